@@ -1,6 +1,6 @@
 """Upper bounds on epsilon, computed with Google's dp-accounting.
 
-Only steps that insert the canary count. To an adversary who knows the batches, the other steps are
+Only steps that insert the canary count. For an adversary who knows the batches, the other steps are
 post-processing (hidden-state paper, Sections 5.1 and 5.3).
 """
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 FIRST = "first"
 LAST = "last"
-MOST_INSERTIONS = 10**12
-LEAST_PARTICIPANT_NOISE = 0.05  # sampling is not counted below
-_SMALL_NOISE = 0.3  # below, privacy losses need a coarser grid
-_RELATIVE_GRID = 1e-4  # of privacy losses, over epsilon
-_LEAST_COARSE_GRID = 1e-3  # of privacy losses
+MAX_INSERTIONS = 10**12
+LEAST_PARTICIPANT_NOISE = 0.05  # with less noise we ignore sampling
+# The spacing of the grid of privacy losses.
+_GRID = 1e-4
+_SMALL_NOISE = 0.3  # with less noise the grid is coarser:
+_RELATIVE_GRID = 1e-4  # over epsilon
+_MIN_COARSE_GRID = 1e-3
 COARSEST_GRID = 100.0  # an exponential of it is finite
+_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid
 # Limits with a sampling rate.
-MOST_SAMPLED_NOISE = 1e4
+_MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
-_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid
-_GRID = 1e-4
 
 
 class Composition(NamedTuple):
@@ -36,7 +37,7 @@ class Composition(NamedTuple):
     Attributes:
       noise_multiplier: The standard deviation of the noise over C.
       insertions: The number of steps that insert the canary.
-      sampling_rate: The probability that such a step takes the canary; 1 without sampling.
+      sampling_rate: The probability that such a step inserts the canary; 1 without sampling.
     """
 
     noise_multiplier: float
@@ -45,7 +46,7 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
+    """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
 
     The composition is a single Gaussian mechanism with a noise multiplier smaller by the factor
     sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018): infinite without
@@ -74,17 +75,17 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions and is valid if the adversary does not know the batches. It is left out if sampling is not
-    counted (`counts_sampling`).
+    distributions and is valid if the adversary does not know the batches. It is only computed if
+    `counts_sampling`.
 
     Privacy losses are rounded up to a grid with a spacing of 1e-5 of epsilon, or 1e-4 if that is larger.
-    Below a noise multiplier of 0.3 the spacing is 1e-4 of epsilon, or 1e-3, which keeps the time to seconds.
-    So the bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it
-    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma =
-    10,000, q = 0.5, 100,000 steps).
+    Below a noise multiplier of 0.3 the spacing is 1e-4 of epsilon, or 1e-3, to finish within seconds. So the
+    bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it is
+    0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma = 10,000, q
+    = 0.5, 100,000 steps).
 
     Args:
-      composition: The steps that may take the participant (an example or a client).
+      composition: The steps that may use the participant (an example or a client).
       delta: The delta of epsilon.
 
     Raises:
@@ -99,14 +100,14 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     # The spacing depends on epsilon, which is still unknown. The first grid assumes a hundredth of the bound
     # without sampling. If epsilon is lower, a finer grid follows.
     first_grid = max(_GRID, 1e-7 * unsampled)
-    share = 1e-5
+    relative_grid = 1e-5
     least_grid = _GRID
     if sigma < _SMALL_NOISE:
         first_grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
-        share = _RELATIVE_GRID
-        least_grid = _LEAST_COARSE_GRID
+        relative_grid = _RELATIVE_GRID
+        least_grid = _MIN_COARSE_GRID
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
-    fine_grid = min(max(least_grid, share * epsilon), COARSEST_GRID)
+    fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
     if fine_grid < first_grid:
         fine = float(account_sampled(composition, fine_grid).get_epsilon(delta))
         epsilon = min(epsilon, fine)
@@ -114,7 +115,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns whether the upper bound of some steps accounts for sampling."""
+    """Returns True if the accountant uses that steps are sampled, and False if it ignores it."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
@@ -122,8 +123,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    With little noise, the spacing of the grid is 1e-4 of the epsilon of the same steps without sampling at a
-    delta of 1e-5. `counts_sampling` must be true of the steps.
+    Privacy losses are rounded to a grid with a spacing of 1e-4. With little noise it is 1e-4 of the epsilon
+    of the same steps without sampling, at a delta of 1e-5. `counts_sampling` must be True for the steps.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -134,10 +135,10 @@ def account_curve(steps: Composition) -> "PLDAccountant":
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    Sum and count together then have the privacy cost of only a sum with noise multiplier z: z'^-2 = z^-2 -
-    (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients with updates
-    within the clipping norm, a sum of values -1/2 and 1/2. A client moves it by 1/2, so its noise multiplier
-    is 2 count_noise.
+    With z', sum and count together have the privacy cost of a single sum with noise multiplier z: z'^-2 =
+    z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients with
+    updates within the clipping norm, as a sum of values -1/2 and 1/2. A client changes it by 1/2, so its
+    noise multiplier is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
@@ -148,10 +149,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """
     if noise_multiplier == 0:
         return 0.0
-    # With count_noise = z / 2, z'^-2 is 0.
-    least_count_noise = noise_multiplier / 2
     require(
-        count_noise > least_count_noise,
+        2 * count_noise > noise_multiplier,  # else z'^-2 is not positive
         f"`noise_multiplier={noise_multiplier}` must be below {2 * count_noise:g}, twice the noise on the "
         "count: lower it or raise `cohort`",
     )
@@ -159,7 +158,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps; the grid rounds privacy losses up."""
+    """Returns dp-accounting's accountant of Poisson-sampled steps; `grid` is the losses' spacing."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -182,8 +181,8 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",
     )
     require(
-        0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),
-        f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
+        0 <= insertions <= MAX_INSERTIONS and insertions == int(insertions),
+        f"`insertions={insertions}`: give a whole number from 0 to {MAX_INSERTIONS:,}",
     )
     if insertions == 0:
         return 0.0
@@ -193,26 +192,27 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
-    """Raises InputError for sampled steps that are too extreme to account for sampling.
+    """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
     The finest grid of privacy losses has a spacing of 1e-4. More steps would need too many values. With more
-    noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A smaller delta
-    would be close to the rounding of probabilities in float64.
+    noise the losses of a step, about 1 / noise_multiplier, would be smaller than the spacing. A smaller delta
+    would be close to the rounding errors of probabilities in float64.
     """
     if not counts_sampling(steps):
         return
     sigma, insertions, _ = steps
     advice = "with `sampling_rate`, give at"
-    few = insertions <= MOST_SAMPLED
-    is_little = sigma <= MOST_SAMPLED_NOISE
-    require(is_little, f"`noise_multiplier={sigma}`: {advice} most {MOST_SAMPLED_NOISE:,.0f}")
-    require(few, f"`insertions={insertions}`: {advice} most {MOST_SAMPLED:,}")
-    is_large = delta >= LEAST_SAMPLED_DELTA
-    require(is_large, f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}")
+    noise = f"`noise_multiplier={sigma}`: {advice} most {_MAX_SAMPLED_NOISE:,.0f}"
+    require(sigma <= _MAX_SAMPLED_NOISE, noise)
+    require(
+        insertions <= MOST_SAMPLED, f"`insertions={insertions}`: {advice} most {MOST_SAMPLED:,}"
+    )
+    small = f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}"
+    require(delta >= LEAST_SAMPLED_DELTA, small)
 
 
 def insert_step(insert: str | int, k: int) -> int:
-    """Returns the number of a step in a period, 1 to k, from "first", "last" or a number.
+    """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
 
     Raises:
       InputError: A k below 1, another word, or a number out of range.
@@ -221,7 +221,7 @@ def insert_step(insert: str | int, k: int) -> int:
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # A flag gives a string of digits; more than 19 exceed any period.
+    # Flags give digits as text. Longer texts exceed any period, and may be too long for `int`.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     require(

@@ -1,4 +1,4 @@
-"""Lower and upper bounds on the leak of all models of a training run, by how batches are drawn."""
+"""Lower and upper bounds on epsilon for samplers, against an adversary who sees every model."""
 
 import math
 from typing import NamedTuple
@@ -18,12 +18,12 @@ _BUCKETS = 400
 
 
 class EveryModel(NamedTuple):
-    """The bracket of epsilon for an adversary who sees every model of a training run.
+    """Bounds on epsilon for an adversary who sees every model of a training run.
 
     Attributes:
-      lower: A lower bound on the leak in the worst case; None if only an upper bound is computed.
+      lower: A lower bound on epsilon for the worst data; None if there is only an upper bound.
       upper: An upper bound.
-      accountant: The method of the bounds.
+      accountant: The method that computed the bounds.
     """
 
     lower: float | None
@@ -34,38 +34,39 @@ class EveryModel(NamedTuple):
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns a lower and an upper bound on epsilon if each epoch uses an example in one random step.
+    """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
     Balls in bins and random allocation do so. The adversary sees the model after every step, but does not
     know the example's steps. The composition of epochs, for an adversary who knows them, is another upper
-    bound. It is the only bound with a noise multiplier below 0.1, or a delta below 1e-12, which is close to
-    the rounding of probabilities.
+    bound. It is the only one for a noise multiplier below 0.1, and for a delta below 1e-12, which is close to
+    the rounding errors of probabilities.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
-    why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
-        why = "noise is below 0.1"
-    if noise_multiplier < LEAST_ALLOCATION_NOISE or delta < LEAST_SAMPLED_DELTA:
+        return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
+    if delta < LEAST_SAMPLED_DELTA:
+        why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
         return EveryModel(None, composed, f"composition of epochs: {why}")
-    below = account_allocation(noise_multiplier, batches, epochs, above=False)
-    above = account_allocation(noise_multiplier, batches, epochs, above=True)
+    below = account_allocation(noise_multiplier, batches, epochs, pessimistic=False)
+    above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    accountant = "ours (convex order), within pld-accounting's bracket"
-    # Rounding may put a finite lower bound above the upper. dp-accounting counts some mass as an infinite
-    # loss, which is not a bound.
-    least = min(lower, upper) if math.isfinite(lower) else None
-    return EveryModel(least, upper, accountant)
+    bounds = EveryModel(None, upper, "ours (convex order), within pld-accounting's bracket")
+    # dp-accounting may count rounding errors as an infinite loss, which gives no lower bound. Rounding may
+    # also raise a finite lower bound above the upper one.
+    if math.isinf(lower):
+        return bounds
+    return bounds._replace(lower=min(lower, upper))
 
 
 def bracket_shuffled(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns a lower and an upper bound on epsilon if each epoch shuffles the examples into batches.
+    """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
     The adversary sees the model after every step. The lower bound is `compute_shuffled_epsilon`, or None if
-    it is 0. The upper bound is the composition of epochs, for an adversary who also knows the order of
-    examples.
+    that is 0 or infinite. The upper bound is the composition of epochs, for an adversary who also knows the
+    order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -78,16 +79,16 @@ def bracket_shuffled(
 def compute_shuffled_epsilon(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> float:
-    """Returns a lower bound on epsilon if each epoch shuffles the examples into batches.
+    """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
     The adversary sees all models. It is the epsilon of a bad case (Chua et al., 2024, "How private are
     DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum of
-    its batch is 2 C above the other sums. Without the example its gradient is 0, and the sum is 1 C above
-    the others. The adversary observes only the bucket of the largest noisy sum of an epoch. Epochs compose,
-    since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
+    its batch is 2 C above the other sums. In the other world its gradient is 0, and the sum is only C above.
+    We use only the bucket of the largest noisy sum of an epoch. Epochs compose, since each has its own
+    shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
 
-    The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large. It is also 0 with
-    a delta below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
+    The bound is 0 for a noise multiplier below 0.05, which makes privacy losses too large, and for a delta
+    below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
     transforms have errors of about 1e-14.
     """
     from dp_accounting.pld import privacy_loss_distribution
@@ -95,16 +96,16 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any edges give a lower bound. Sums are in units of C, above the mean of the other batches' sums. The
-    # largest sum is seldom below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6
-    # sigma more cover nearly all of its law.
+    # Any edges give a lower bound; these cover nearly all of the distribution of the largest sum. Sums are in
+    # units of C, above the mean of the other batches' sums. The largest of b noises is about sigma sqrt(2 log
+    # b), and seldom below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns (buckets,) the log probability that the largest of b noisy sums is in each bucket.
+        """Returns the log probability (buckets,) that the largest of b noisy sums is in each bucket.
 
-        The example's batch has mean `shift`, and the others have mean 0.
+        The sum of the example's batch has the mean `shift`, and the others have the mean 0.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
@@ -112,13 +113,13 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
-    # Three simplifications can only lower epsilon: losses are rounded down to the grid; buckets that are
-    # possible in only one world are left out; and only the losses of training with the example count.
+    # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
+    # possible in only one world, and use only the losses of training with the example.
     with_example = compute_log_masses(2.0)
     without_example = compute_log_masses(1.0)
     possible = np.flatnonzero(np.isfinite(with_example) & np.isfinite(without_example)).tolist()
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        # In the form {bucket: log probability}; losses are log(upper / lower).
+        # Each maps buckets to log probabilities; losses are log(upper / lower).
         log_probability_mass_function_lower=dict(
             zip(possible, without_example[possible], strict=True)
         ),

@@ -1,7 +1,7 @@
-"""Claims: the privacy guarantee that somebody states for a training run.
+"""Claims: stated privacy guarantees for a training run.
 
-A claim is a trade-off curve: any test with false-positive rate alpha has a true-positive rate of at most
-`power(alpha)` = 1 - f(alpha). It gives epsilon at any delta. The main kinds:
+A claim is a trade-off curve f: any test with false-positive rate alpha has a true-positive rate, its power,
+of at most `power(alpha)` = 1 - f(alpha). It gives epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -23,9 +23,8 @@ from audit.claims import accounting
 from audit.claims.accounting import LAST, Composition, insert_step
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
-    MOST_MU,
+    MAX_MU,
     HiddenState,
-    HiddenStateBound,
     Periods,
     bound_periods,
     make_hidden_state,
@@ -37,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# The epsilons of a sampled mechanism's trade-off curve.
+# Epsilons whose deltas bound the power of a test against a sampled mechanism.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -45,21 +44,21 @@ _SECRET = ACCOUNTED._replace(
 
 
 class Claim:
-    """A claim on a mechanism; subclasses add its curve, and its steps if they are known."""
+    """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if they are known."""
 
     def _store(self, **checked: Any) -> None:
-        """Stores the checked values of fields, which are frozen afterwards."""
+        """Sets fields of a frozen dataclass to checked values, during initialization."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the claim's assumption: another accountant is right."""
+        """Returns the assumption of the claim: by default that another accountant is right."""
         return GIVEN
 
     @property
     def composition(self) -> Composition | None:
-        """Returns the mechanism's steps; None if the mechanism is unknown."""
+        """Returns the steps that may insert the canary; None if the mechanism is unknown."""
         return None
 
     @property
@@ -76,16 +75,33 @@ class Claim:
         raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model if steps are Lipschitz; else None."""
+        """Returns the upper bound on the leak of the last model; None without Lipschitz constants."""
         return None
 
 
+class GaussianClaim(Claim):
+    """A claim of mu-GDP. Subclasses define mu as `gaussian_mu`."""
+
+    @property
+    def gaussian_mu(self) -> float:
+        """Returns mu; infinite for no guarantee."""
+        raise NotImplementedError
+
+    def epsilon(self, delta: float) -> float:
+        """Returns epsilon at delta (Balle and Wang, 2018)."""
+        return conversions.epsilon_from_mu(self.gaussian_mu, delta)
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape."""
+        return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
+
+
 @dataclasses.dataclass(frozen=True)
-class Gdp(Claim):
+class Gdp(GaussianClaim):
     """The claim of mu-GDP: tests are no better than those of N(0, 1) against N(mu, 1) (Dong et al., 2022).
 
     Args:
-      mu: The distance of the two normal laws, from 0 to 1e12.
+      mu: The distance between the means of the two normal distributions, from 0 to 1e12.
 
     Raises InputError for a mu out of range.
 
@@ -96,23 +112,15 @@ class Gdp(Claim):
     mu: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for a mu below 0 or above MOST_MU."""
+        """Raises InputError for a mu below 0 or above 1e12."""
         mu = number("mu", self.mu, float)
-        require(0 <= mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
+        require(0 <= mu <= MAX_MU, f"`mu={mu:g}`: give a number from 0 to {MAX_MU:g}")
         self._store(mu=mu)
 
     @property
     def gaussian_mu(self) -> float:
         """Returns mu."""
         return self.mu
-
-    def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta (Balle and Wang, 2018)."""
-        return conversions.epsilon_from_mu(self.mu, delta)
-
-    def power(self, alpha: ArrayLike) -> Array:
-        """Returns the power of a test of rate alpha: Phi(Phi^-1(alpha) + mu)."""
-        return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -133,7 +141,7 @@ class EpsilonDelta(Claim):
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Stores epsilon and delta; raises InputError for an epsilon below 0, or a delta outside [0, 1)."""
+        """Checks and stores epsilon and delta, under names that differ from the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
@@ -141,18 +149,21 @@ class EpsilonDelta(Claim):
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
-        """Returns the call that makes this claim."""
+        """Returns the Python expression for this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
     def epsilon(self, delta: float) -> float:
-        """Returns the stated epsilon at the stated delta and above it, and infinity below it."""
-        return self.stated_epsilon if delta >= self.stated_delta else math.inf
+        """Returns the stated epsilon for a delta of at least the stated one, otherwise infinity."""
+        if delta < self.stated_delta:
+            return math.inf
+        return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1), by the guarantee on the
-        rejection event, and on its complement with the worlds exchanged (Kairouz, Oh and Viswanath, 2015).
+        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
+        2015). The first bound is the guarantee for the event that the test rejects, the second that for its
+        complement, with the worlds exchanged.
         """
         pair = np.array([[self.stated_epsilon], [self.stated_delta]])
         return _power_of_pairs(_check_rates(alpha), *pair)
@@ -164,14 +175,14 @@ class DpSgd(Claim):
 
     Args:
       noise_multiplier: sigma; 0 gives no guarantee.
-      insertions: The number of steps that may take the canary.
-      sampling_rate: The probability that such a step takes the canary (Poisson); 1 if the adversary knows the
-        batches.
-      k: The number of steps in a period; one of them takes the canary. Needs `lipschitz`.
-      insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Needs
+      insertions: The number of steps that may insert the canary.
+      sampling_rate: The probability that such a step inserts the canary (Poisson sampling); 1 if the
+        adversary knows the batches.
+      k: The number of steps in a period; one of them inserts the canary. Requires `lipschitz`.
+      insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Requires
         `lipschitz`.
-      lipschitz: The Lipschitz constant of the map from a model to the next without canary and noise, for all
-        steps or for each. The last model then leaks less than all models (`hidden_state`).
+      lipschitz: The Lipschitz constant of a step without canary and noise, as a map from a model to the next:
+        a number, or one for each step. The last model then leaks less than all models (`hidden_state`).
 
     Raises InputError for values out of range.
 
@@ -192,16 +203,15 @@ class DpSgd(Claim):
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
-        accounting.mu_upper_bound(sigma, insertions)  # checks values
+        accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
-        step_in_period = insert_step(plain(self.insert), k)  # plain: an int, if it is NumPy's
-        # Without `lipschitz` the schedule changes no bound: it must be the default.
-        fits = self.lipschitz is not None or k == 1
-        require(fits, "`k` and `insert` require `lipschitz`")
-        if self.lipschitz is not None:
-            # Raises InputError for other types.
-            arrays.floats("values of `lipschitz`", self.lipschitz)
+        step_in_period = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
+        if self.lipschitz is None:
+            # Without `lipschitz` the schedule does not affect any bound, so it must be the default.
+            require(k == 1, "`k` and `insert` require `lipschitz`")
+        else:
+            arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
         self._store(noise_multiplier=sigma, insertions=insertions, sampling_rate=rate)
         self._store(k=k, insert=step_in_period)
 
@@ -212,7 +222,7 @@ class DpSgd(Claim):
 
     @property
     def composition(self) -> Composition:
-        """Returns the steps that may take the canary."""
+        """Returns the steps that may insert the canary."""
         return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
 
     @property
@@ -223,39 +233,34 @@ class DpSgd(Claim):
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
 
     def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta of all models, by dp-accounting."""
+        """Returns epsilon at delta of all models, computed with dp-accounting."""
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is the largest power that the
-        deltas of dp-accounting at a grid of epsilons allow, an upper bound. It ignores sampling if `epsilon`
-        does.
+        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is an upper bound: the largest
+        power that dp-accounting's deltas at a grid of epsilons allow. It ignores sampling if the accountant
+        does (`accounting.counts_sampling`).
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
             return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
-        if self.noise_multiplier == 0 and self.insertions:
-            return np.ones_like(rates)
-        return Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.insertions)).power(rates)
+        mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
+        return _gaussian_power(rates, mu)
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model; None without `lipschitz`."""
+        """Returns the upper bound on the leak of the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))
-
-        def compute(lipschitz: ArrayLike) -> HiddenStateBound:
-            """Returns the bound on the last model for any Lipschitz constants of the same schedule."""
-            return bound_periods(self.composition, periods._replace(lipschitz=lipschitz), delta)
-
+        compute = functools.partial(bound_periods, self.composition, delta=delta)
         return make_hidden_state(compute, periods)
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD if each epoch uses the example in one random, secret step (balls in bins).
+    """The claim of DP-SGD that uses an example in one random, secret step of each epoch (balls in bins).
 
     Neighbouring relation: replace the example by an example of gradient zero.
 
@@ -275,17 +280,18 @@ class RandomAllocation(Claim):
         return _SECRET
 
     def epsilon(self, delta: float) -> float:
-        """Returns an upper bound on epsilon at delta if the adversary sees all models."""
+        """Returns an upper bound on epsilon at delta for an adversary who sees all models."""
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the smaller of two upper limits: the composition of epochs, which is mu-GDP, and, for noise
-        multipliers from 0.1, the (epsilon, delta) pairs of `account_allocation`.
+        It is the smaller of two upper bounds: that of the composition of epochs, which is mu-GDP, and, for
+        noise multipliers of at least 0.1, that of the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
-        composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
+        mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
+        composed = _gaussian_power(rates, mu)
         if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
             return composed
         deltas = _allocation_deltas(self)
@@ -294,27 +300,34 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache(maxsize=16)
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta (401,) at each of _EPSILONS of one random step in each epoch."""
-    loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
+    """Returns delta (401,) of random allocation at each of _EPSILONS."""
+    loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache(maxsize=16)
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta (401,) at each of _EPSILONS of Poisson-sampled steps, by dp-accounting."""
+    """Returns delta (401,) of Poisson-sampled steps at each of _EPSILONS, by dp-accounting."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
-def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees together allow.
+def _gaussian_power(rates: Array, mu: float) -> Array:
+    """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
+    if math.isinf(mu):
+        return np.ones_like(rates)
+    return np.asarray(special.ndtr(special.ndtri(rates) + mu))
 
-    It is the least of their powers, min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)
-    (Kairouz, Oh and Viswanath, 2015). Rates may have any shape.
+
+def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
+    """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
+
+    It is the smallest power over the guarantees (`EpsilonDelta.power`). Rates may have any shape, which is
+    that of the result; epsilons and deltas have the shape (P,).
     """
     alpha = rates[..., None]
-    # The line of a large epsilon is above 1 and does not limit the power. Infinity times a rate of 0 is NaN,
-    # which 1 replaces.
+    # With a large epsilon the power may be 1. Its exponential may be infinite, and infinity times a rate of 0
+    # is NaN, which 1 replaces.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
@@ -323,7 +336,7 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
 
 
 def _check_rates(alpha: ArrayLike) -> Array:
-    """Returns false-positive rates as float64; raises InputError unless all are in [0, 1]."""
+    """Returns false-positive rates as float64; raises InputError unless all are between 0 and 1."""
     rates = arrays.floats("values of `alpha`", alpha)
     require(((rates >= 0) & (rates <= 1)).all(), "`alpha` must be between 0 and 1")
     return rates

@@ -1,15 +1,14 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
 Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
-noise of later steps hides a part of an early insertion, unless these steps stretch distances: privacy
-amplification by iteration.
+noise of later steps hides a part of an early insertion, unless these steps stretch distances. This is called
+privacy amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
-Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
-are arbitrary, and the best shifts are computed exactly. audit/methods/README.md derives the bound.
+Their closed forms are for a single constant and regular schedules. Here the schedule, step sizes and
+constants are arbitrary, and we compute the best shifts exactly. audit/methods/README.md derives the bound.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,17 +25,19 @@ from audit.laws import conversions
 from audit.methods.method import Assumption
 from audit.written import at_most
 
-MOST_STEPS = 10**7
-LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
-MOST_MU = 1e12  # a larger mu does not convert to epsilon
-_ATTAINED = 0.999  # reaching this share of the bound's mu attains it
-_TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
+MAX_STEPS = 10**7
+_MIN, _MAX = 1e-50, 1e50  # of shifts, constants and noise that are not 0
+MAX_MU = 1e12  # a larger mu does not convert to epsilon
+_FACTORS = {
+    2: "twice",
+    10: "ten times",
+}  # of the constants' distance from 1, in `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, and a certificate that proves mu from both sides.
+    """The bound on the last of T iterates, with proofs that it is valid and that it is tight.
 
-    The certificate uses z_t, a bound on the distance between both worlds' trajectories after step t, in the
+    It is valid because of z_t, a bound on the distance between the models of both worlds after step t, in the
     units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t
     and payments a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 
@@ -44,7 +45,7 @@ class HiddenStateBound(NamedTuple):
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP at the given delta.
       paid: (T,) a_t, the part of the distance that the noise of step t pays for.
-      attained_by: (T,) slopes from 0 to c_t of one-dimensional linear maps that leak exactly mu.
+      attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
     """
 
     mu: float
@@ -57,8 +58,8 @@ class Periods(NamedTuple):
     """The schedule of insertions, and the Lipschitz constants of steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number for all
-        steps, or one for each.
+      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number, or one for
+        each step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
     """
@@ -74,18 +75,16 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule, and its Lipschitz constants.
-      margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
+      margins: Maps a factor f, 2 or 10, to the bound for the larger constants c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
-      constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
-      runs: The number of training runs with measured constants, in both worlds. Measured constants are an
-        assumption. 0 if constants are proven or given.
+      runs: The number of training runs in which the constants were measured, which is no proof. 0 if the
+        constants are proven or given.
     """
 
     bound: HiddenStateBound
     periods: Periods
     margins: dict[int, HiddenStateBound]
     reason: str = "as given"
-    constant: float | None = None
     runs: int = 0
 
     @property
@@ -94,42 +93,35 @@ class HiddenState(NamedTuple):
 
         For measured constants it adds the number of runs and the bounds for larger constants.
         """
-        least, most = (f"{end:.6g}" for end in self.range)
-        constants = most if least == most else f"{least} to {most}"
+        least, largest = (f"{end:.6g}" for end in self.range)
+        constants = largest
+        if least != largest:
+            constants = f"{least} to {largest}"
         steps = f"steps with Lipschitz constant {constants} ({self.reason})"
         schedule = "the canary in every step"
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # `constant` is the mu of a simple attack, along a direction without gradients. If it is clearly
-        # lower, only a crafted loss attains the bound.
-        attained = ""
-        if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
-            attained = (
-                f"; only a crafted landscape attains mu {self.bound.mu:.4g}, a constant direction "
-                f"reaches {self.constant:.4g}"
-            )
-        note = f"{steps}, {schedule}{attained}"
+        note = f"{steps}, {schedule}"
         seen = "the adversary sees only the last model"
-        sentence = f"{seen}; {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
+        sentence = f"{seen}; {note}; sensitivity C, Gaussian noise"
         if not self.runs:
             return Assumption(steps, "Lipschitz", sentence, note)
-        wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
+        wider = ", ".join(map(self._describe_margin, self.margins))
         along = f"along {self.runs} rehearsed runs, not proven ({wider})"
         return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
 
-    def describe_margin(self, factor: int) -> str:
-        """Returns the text on epsilon for the larger constants of `stretch_more`."""
-        epsilon = self.margins[factor].epsilon
-        rounded_up = at_most(epsilon, 1).removesuffix(".0")
+    def _describe_margin(self, factor: int) -> str:
+        """Returns the epsilon for larger constants in words: "9.1 if steps expand twice as much"."""
+        rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract
             return f"{rounded_up} if each c is {factor - 1} |c - 1| larger"
-        return f"{rounded_up} if steps expand {_TIMES[factor]} as much"
+        return f"{rounded_up} if steps expand {_FACTORS[factor]} as much"
 
     @property
     def range(self) -> tuple[float, float]:
-        """Returns the least and the largest Lipschitz constant."""
+        """Returns the smallest and the largest Lipschitz constant."""
         constants = np.asarray(self.periods.lipschitz)
         return float(constants.min()), float(constants.max())
 
@@ -144,16 +136,16 @@ def hidden_state_bound(
     part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
     The noise of step t pays for a part a_t of the distance between the worlds. The last model is mu-GDP with
-    mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave no distance at the end (`HiddenStateBound`).
-    This function computes the payments with the least mu. Composition is the case a_t = s_t, an upper limit.
-    Linear maps attain the bound; their slopes are returned.
+    mu^2 = sum of (a_t / n_t)^2, for any payments a_t that leave no distance at the end (`HiddenStateBound`).
+    This function computes the payments with the smallest mu. Composition has the payments a_t = s_t. The
+    bound is infinite if a step has a shift and no noise.
 
     Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives the bound.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
-      noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 at steps with a shift.
+      noise: n_t, a number or (T,), in the units of the shifts: eta_t sigma.
       delta: The delta of epsilon.
 
     Raises:
@@ -164,21 +156,21 @@ def hidden_state_bound(
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
 
-    # Any maps attain the bound before the first shift that reaches the last model: their slopes are c_t.
+    if not n[s > 0].all():
+        # Maps with the slopes c_t preserve the distances, unless the last one is 0.
+        return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
+
+    # Before the first shift that reaches the last model, maps with any slopes attain the bound.
     in_noise = np.zeros(steps)  # a_t / n_t
-    attaining_slopes = c.copy()
+    slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        in_noise[first:], shares_of_c = _compute_payments(s[first:], c[first:], n[first:])
-        attaining_slopes[first:] *= shares_of_c
+        in_noise[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
+        slopes[first:] *= fractions
     mu = float(np.linalg.norm(in_noise))
-    require(
-        mu <= MOST_MU,
-        f"mu must be at most {MOST_MU:g}, got {mu:g}: raise `noise` or lower `shifts`",
-    )
-    return HiddenStateBound(
-        mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, attaining_slopes
-    )
+    message = f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
+    require(mu <= MAX_MU, message)
+    return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
 
 
 def bound_periods(
@@ -186,11 +178,11 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps, also valid, but not lower, for random insertions. With
-    insertions and without noise, it is infinite; `attained_by` has the Lipschitz constants then.
+    It is `hidden_state_bound` of insertions * k steps. It is also valid for random insertions, but not lower
+    than for certain ones.
 
     Args:
-      composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
+      composition: The noise multiplier and the number of insertions; its sampling rate is not used.
       periods: The schedule, and its Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
@@ -198,53 +190,47 @@ def bound_periods(
     Raises:
       InputError: Values out of range.
     """
-    sigma = composition.noise_multiplier
-    insertions = composition.insertions
+    sigma, insertions, _ = composition
+    accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
     k = periods.k
-    composed_mu = accounting.mu_upper_bound(sigma, insertions)
     steps = insertions * k
-    require(
-        steps <= MOST_STEPS,
-        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MOST_STEPS:,}",
+    message = (
+        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MAX_STEPS:,}"
     )
+    require(steps <= MAX_STEPS, message)
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == periods.insert - 1, eta, 0.0)
-    if math.isinf(composed_mu):  # insertions without noise
-        # Each step pays for its own shift. Linear maps with the Lipschitz constants as slopes preserve all
-        # distances (unless a constant after the last insertion is 0).
-        constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
-        return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
 
 
 def make_hidden_state(
-    compute: Callable[[ArrayLike], HiddenStateBound],
+    compute: Callable[[Periods], HiddenStateBound],
     periods: Periods,
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins, the bounds for 2 and 10 times larger constants.
+    """Returns the bound on the last model with its margins, the bounds for larger constants.
 
-    `compute` maps Lipschitz constants, a number or one for each step, to the bound. The other arguments are
+    `compute` maps the schedule, with other Lipschitz constants, to the bound. The other arguments are
     attributes of `HiddenState`.
     """
-    bound = compute(periods.lipschitz)
+    bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
-    margins = {}
-    for factor in _TIMES:  # 2 and 10
-        margins[factor] = bound
-        if np.any(constants != 1):
-            margins[factor] = compute(stretch_more(constants, factor))
+    margins = dict.fromkeys(_FACTORS, bound)
+    if np.any(constants != 1):
+        for factor in margins:
+            wider = periods._replace(lipschitz=stretch_more(constants, factor))
+            margins[factor] = compute(wider)
     return HiddenState(bound, periods, margins, reason, runs=runs)
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns c + (factor - 1) |c - 1|, for constants c that may be too low by that difference."""
-    return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
+    """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant."""
+    return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a number for each step, or an array of such numbers, as (steps,).
+    """Returns a number, or an array with one for each of the steps, as a new array (steps,).
 
     Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. `name` is
     the parameter's name, for messages.
@@ -253,20 +239,19 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
       InputError: If the shape or a value is out of range.
     """
     array = arrays.floats(f"values of `{name}`", given)
-    require(
-        array.shape in ((), (steps,)),
-        f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps",
-    )
-    outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
-    if outside.size:
+    shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
+    require(array.shape in ((), (steps,)), shape)
+    in_range = (array == 0) | ((array >= _MIN) & (array <= _MAX))
+    if not in_range.all():
+        value = array[~in_range][0]
         raise InputError(
-            f"values of `{name}` must be 0 or from {LEAST:g} to {MOST:g}, got {outside[0]:g}"
+            f"values of `{name}` must be 0 or from {_MIN:g} to {_MAX:g}, got {value:g}"
         )
-    return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
+    return np.array(np.broadcast_to(array, steps))
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first shift that reaches the last iterate; T if all are erased.
+    """Returns the index of the first of T steps whose shift reaches the last iterate; T if none does.
 
     A step with Lipschitz constant 0 erases the shifts before it, but not its own, which comes after the map.
     """
@@ -278,7 +263,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain the bound.
+    """Returns the payments a_t of `hidden_state_bound` in units of the noise n_t, and maps that attain it.
 
     W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
     payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
@@ -296,7 +281,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Returns:
       a_t / n_t, (T,), the payments in units of the noise.
-      x_(t-1) / x_t, (T,), the shares of c_t that are the slopes of the maps; 0 for the first step.
+      x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
@@ -320,34 +305,27 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # They are 1 within a block.
-    shares = np.ones(len(s))
-    shares[0] = 0.0  # both worlds are the same before the first shift
+    # The fractions are 1 within a block.
+    fractions = np.ones(len(s))
+    fractions[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
         log_slopes = np.log(scaled_slopes) - log_scales
-    shares[starts[1:]] = np.exp(-np.diff(log_slopes))
-    return in_noise, shares
+    fractions[starts[1:]] = np.exp(-np.diff(log_slopes))
+    return in_noise, fractions
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
 
-    It pools adjacent violators in logarithms: sums and weights would overflow in
-    `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the blocks before it while
-    their ratio is at least its own.
+    It pools adjacent violators in logarithms, since sums and weights would overflow in
+    `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the previous block while
+    that block's ratio is at least as large.
     """
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
             start, sum_before, weight_before = blocks.pop()
-            log_sum = _add_logs(sum_before, log_sum)
-            log_weight = _add_logs(weight_before, log_weight)
+            log_sum = float(np.logaddexp(sum_before, log_sum))
+            log_weight = float(np.logaddexp(weight_before, log_weight))
         blocks.append((start, log_sum, log_weight))
     return [start for start, _, _ in blocks]
-
-
-def _add_logs(first: float, second: float) -> float:
-    """Returns log(exp(first) + exp(second)) of two floats, faster than `np.logaddexp`."""
-    high = max(first, second)
-    low = min(first, second)
-    return high + math.log1p(math.exp(low - high))

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, EveryModel
-from audit.claims.samplers import MixtureLimit, ShuffledSteps
+from audit.claims.samplers import MixtureBound, Schedule
 from audit.errors import number, require, shown
 from audit.laws import conversions
 from audit.written import at_most, write_json
@@ -26,11 +27,11 @@ _SIGMA_TOLERANCE = 1e-5  # relative
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """The sampler of Poisson batches that are cut, at random, to at most `largest_batch` examples.
+    """Poisson batches from which random examples are removed until `largest_batch` are left.
 
     Args:
-      examples: the number of examples of the data set.
-      largest_batch: the largest number of examples of a batch.
+      examples: the number of examples in the data set.
+      largest_batch: the largest number of examples in a batch.
 
     Raises InputError for values out of range.
 
@@ -50,11 +51,11 @@ class TruncatedPoisson:
 
 
 class LastModel(NamedTuple):
-    """Upper bounds on epsilon against an adversary who only sees the last model.
+    """Upper bounds on epsilon against an adversary who sees only the last model.
 
     Attributes:
-      upper: the bound without noise-only steps at the end.
-      tail: the bound with these steps; None without them.
+      upper: the bound for training that does not end with noise-only steps.
+      tail: the bound for training with noise-only steps at the end; None if none were requested.
       assumes: the assumptions of both bounds.
     """
 
@@ -68,10 +69,10 @@ class SamplerClaim(NamedTuple):
 
     Attributes:
       sampler: the sampler's name.
-      yours: whether it is the caller's sampler, not one to compare with.
+      yours: True for the caller's sampler, False for a sampler to compare with.
       every_model: bounds against an adversary who sees every model.
-      last_model: upper bounds against an adversary who only sees the last model.
-      advice: a sentence with the changes to make, or with the condition of the claim.
+      last_model: upper bounds against an adversary who sees only the last model.
+      advice: a sentence that states the changes to make, or the condition of the claim.
     """
 
     sampler: str
@@ -103,9 +104,9 @@ class SamplerClaims:
         """Returns the claims as nested dicts and lists, ready for json.dumps."""
         rows = []
         for row in self.rows:
-            every_model = row.every_model._asdict()
-            last_model = row.last_model._asdict()
-            rows.append({**row._asdict(), "every_model": every_model, "last_model": last_model})
+            models = {"every_model": row.every_model._asdict()}
+            models["last_model"] = row.last_model._asdict()
+            rows.append({**row._asdict(), **models})
         return {
             "noise_multiplier": self.noise_multiplier,
             "delta": self.delta,
@@ -121,19 +122,19 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """How a sampler is accounted for.
+    """How we account for a sampler.
 
     Attributes:
-      bracket: returns the bounds on epsilon if every model is seen, from the noise multiplier, the number of
-        batches of an epoch, the number of epochs, and delta.
-      bound: returns an upper bound on the epsilon of the last model, from steps and delta.
-      advice: the condition of the claim; empty if changes to the training are advised instead.
-      unseen: the information that must not be seen, for the last model's bound.
-      order: the condition on the order of examples.
+      bracket: maps (noise multiplier, batches per epoch, epochs, delta) to the bounds on epsilon for an
+        adversary who sees every model.
+      bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
+      advice: the condition of the claim; empty if the advice is to change the training (`_advise_changes`).
+      unseen: what nobody may see if the last model's bound is to hold.
+      order: the condition on the order of examples; empty without one.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
-    bound: Callable[[ShuffledSteps, float], MixtureLimit]
+    bound: Callable[[Schedule, float], MixtureBound]
     advice: str = ""
     unseen: str = "an earlier model or the batches"
     order: str = ""
@@ -149,19 +150,19 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns the epsilon that may be claimed for a sampler, if every model is seen or only the last.
+    """Returns the epsilon that may be claimed for a sampler, with and without access to earlier models.
 
-    Nothing is trained. A second row has the claim of Poisson sampling, to compare with.
+    It is computed without training. A second row has the claim of Poisson sampling, for comparison.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once an
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
         numbers, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
-      batches: the number of batches of an epoch; a step takes an example with probability 1 / batches.
+      batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
       epochs: the number of epochs of training.
       lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
-        default 1 is assumed, and the bounds of the last model say so.
+        default we assume 1, and the bounds of the last model state this.
       tail: the number of steps at the end that add noise but no gradient.
       delta: the delta of epsilon.
 
@@ -184,29 +185,30 @@ def sampler_claims(
     if isinstance(sampler, TruncatedPoisson):
         method = method._replace(bracket=partial(_bracket_truncated, sampler))
     sigma = read_noise_multiplier(noise_multiplier)
-    in_range = 0 <= number("tail", tail, int) <= _MAX_STEPS
-    require(in_range, f"`tail={tail}`: give 0 to {_MAX_STEPS:,}")
+    _check_count("tail", tail, 0)
     delta = _check_training(batches, epochs, delta)
 
-    constants = 1.0 if lipschitz is None else lipschitz
+    constants = lipschitz
+    if lipschitz is None:
+        constants = 1.0
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
-    condition = f"if steps are Lipschitz with constants up to {schedule.lipschitz.max():g}"
+    condition = f"if steps are Lipschitz with constants up to {np.max(constants):g}"
     if lipschitz is None:
         condition = "if every step is Lipschitz with constant 1, which is not checked"
 
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
     every_model = method.bracket(sigma, batches, epochs, delta)
-    limit = method.bound(schedule, delta)
+    bound = method.bound(schedule, delta)
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
-    if limit.error:
-        assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
-    # The last model leaks no more than all models, and noise-only steps do not leak more.
-    yours = LastModel(min(limit.epsilon, every_model.upper), None, assumes)
+    if bound.error:
+        assumes += f"; simulated from above, too low with probability {bound.error:g}"
+    # The last model leaks no more than all models, and noise-only steps never leak more.
+    yours = LastModel(min(bound.epsilon, every_model.upper), None, assumes)
     others = LastModel(poisson.upper, None, "no more than every model leaks")
     if tail:
         longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-        with_tail = min(method.bound(longer, delta).epsilon, yours.upper)
-        yours = yours._replace(tail=with_tail)
+        with_tail = method.bound(longer, delta).epsilon
+        yours = yours._replace(tail=min(with_tail, yours.upper))
         others = others._replace(tail=poisson.upper)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, yours)
     rows = [SamplerClaim(str(name), True, every_model, yours, advice)]
@@ -217,10 +219,10 @@ def sampler_claims(
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the smallest sigma for which Poisson batches leak at most epsilon at delta, up to 1e-4 of it.
+    """Returns the smallest noise multiplier with which Poisson batches leak at most epsilon at delta.
 
-    A statement of epsilon for batches that are not Poisson usually has this sigma. An epoch has at least 2
-    batches.
+    It is the sigma behind most published epsilons, also for batches that are not Poisson. The relative
+    precision is 1e-4. An epoch has at least 2 batches.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -230,10 +232,10 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     delta = _check_training(batches, epochs, delta)
 
     def compute_excess(log_sigma: float) -> float:
-        """Returns how much more Poisson batches leak than epsilon."""
+        """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # Little noise takes long to account for, so the search begins at sigma = 1.
+    # We step from sigma = 1 until the sign changes, since accounting is slow with little noise.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -247,12 +249,16 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
 
 
+def _check_count(name: str, value: int, least: int) -> None:
+    """Raises InputError unless a value is a whole number from `least` to a million."""
+    in_range = least <= number(name, value, int) <= _MAX_STEPS
+    require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
+
+
 def _check_training(batches: int, epochs: int, delta: float) -> float:
-    """Returns delta; raises InputError if it or a number of batches or epochs is out of range."""
-    # A single batch an epoch means no sampling.
-    for name, value, least in (("batches", batches, 2), ("epochs", epochs, 1)):
-        in_range = least <= number(name, value, int) <= _MAX_STEPS
-        require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
+    """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
+    _check_count("batches", batches, 2)  # one batch per epoch would mean no sampling
+    _check_count("epochs", epochs, 1)
     few = batches * epochs <= _MAX_STEPS
     require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps")
     delta = number("delta", delta, float)
@@ -277,10 +283,10 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 
 
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
-    """Returns an upper bound on epsilon for Poisson batches that are cut at an unknown size.
+    """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It is the composition of all steps without sampling. An example may push another out of a batch, and then
-    moves the sum by up to 2 C, as if sigma were halved.
+    It is the composition of all steps without sampling. An example may replace another in a batch, which
+    changes the sum by up to 2 C. So sigma is halved.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
@@ -290,7 +296,7 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
 def _bracket_truncated(
     truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches: dp-accounting's, or composition."""
+    """Returns an upper bound on epsilon for truncated Poisson batches, by dp-accounting or composition."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -298,24 +304,27 @@ def _bracket_truncated(
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, 1 / batches, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * composed)
+    grid = max(1e-4, 1e-7 * composed)  # of privacy losses; a finer one would have too many values
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
     return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
 def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
-    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
+    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact.
+
+    The number of batches does not matter.
+    """
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")
 
 
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
-    """Returns the advice on how training may claim the epsilon of Poisson sampling.
+    """Returns advice on how to make the epsilon of Poisson sampling, `poisson`, a valid claim.
 
-    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
-    needed. With more noise the claim is true in any order of batches: an example takes part once an epoch,
-    and training is mu-GDP with mu = sqrt(epochs) / sigma.
+    The options are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
+    needed. The advised noise is enough for any order of batches: an example takes part once an epoch, so
+    training is mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
@@ -360,7 +369,6 @@ _SAMPLERS = {
     "any_order": _ANY_ORDER,
     "cyclic": _ANY_ORDER._replace(
         bracket=_bracket_cyclic,
-        bound=samplers.bound_fixed_order,
         order="every epoch has the same order, which may be known",
     ),
 }

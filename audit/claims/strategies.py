@@ -10,12 +10,11 @@ S G + z for the gradients G.
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Any other strategy is a file of Toeplitz coefficients or of the matrix, as jax_privacy's `toeplitz` returns.
-Sigma is for S as it is: a strategy that is scaled to columns of norm 1 needs another sigma.
+Any other strategy is a file with Toeplitz coefficients, as jax_privacy's `toeplitz` returns, or with the
+matrix. We do not scale S: a strategy with columns of norm 1 needs another sigma.
 """
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +29,7 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Returns B(L) / A(L) applied along the first axis of values (T, ...)."""
+    """Applies B(L) / A(L), with the coefficients of B and A, along the first axis of values (T, ...)."""
     from scipy import signal  # slow to load
 
     return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
@@ -60,7 +59,7 @@ class Toeplitz(NamedTuple):
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
+        """Returns the coefficients of B and A, `Coefficients` of audit/mechanism/noise.py."""
         return np.array(self.numerator), np.array(self.denominator)
 
 
@@ -79,7 +78,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns (1,) and (T, T): row t has the coefficients of the raw noise of steps t, t - 1, ..."""
+        """Returns (1,) and (T, T): row t has the weights in the noise of step t of raw noise t, t - 1, ..."""
         inverse = self.solve(np.eye(steps))
         rows = np.zeros_like(inverse)
         for step in range(steps):
@@ -96,11 +95,11 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-# Functions of the number after the colon and of the steps, with examples of the text.
+# For each name, a function from the number after the colon and T to the strategy, and an example.
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
-    "lambda": (lambda share, steps: Toeplitz(denominator=(1.0, -share)), "lambda:0.9"),
-    # As 1 / (1 - L)^(1/2), whose noise needs no earlier noise, only earlier draws.
+    "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
+    # Written as 1 / (1 - L)^(1/2), since a step's noise then depends only on earlier raw noise.
     "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
     "bsr": (
         lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
@@ -114,34 +113,37 @@ _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy of a text (`read_strategy`) or of numbers (`make_strategy`) for T steps."""
+    """Returns the strategy for T steps from a text (`read_strategy`) or numbers (`make_strategy`)."""
     if isinstance(strategy, str):
         return read_strategy(strategy, steps)
     return make_strategy(strategy, steps)
 
 
 def pin_file(text: str) -> str:
-    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text."""
+    """Appends a checksum to the name of a strategy's file, which `read_strategy` verifies.
+
+    A text that is not a file's name is returned as it is.
+    """
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"
 
 
 def _compute_checksum(path: str) -> str:
-    """Returns the first digits of the SHA-256 of a file."""
+    """Returns the first 16 digits of the SHA-256 of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def read_strategy(text: str, steps: int) -> Strategy:
-    """Returns the strategy that a text names, for training of T = `steps` steps.
+    """Returns the strategy that a text names, for training with T = `steps` steps.
 
     Args:
-      text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) of S: its first column
-        (n,), or the matrix (T, T). The file's name may have a checksum (`pin_file`).
+      text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) with S: its first
+        column (n,), or the matrix (T, T). The file's name may have a checksum (`pin_file`).
       steps: T.
 
     Raises:
-      InputError: the text is not a strategy, or the file's matrix does not fit T steps or has changed.
+      InputError: the text is not a strategy, or the file does not fit T steps or has changed.
     """
     name, colon, parameter = text.partition(":")
     examples = ", ".join(example for _, example in _NAMED.values())
@@ -159,21 +161,24 @@ def read_strategy(text: str, steps: int) -> Strategy:
         return make_strategy(values, steps)
     make, example = _NAMED[name]
     require(bool(colon) == (":" in example), unknown)
-    value = 0.0
-    if colon:
-        try:
-            value = float(parameter)
-        except ValueError:
-            raise InputError(unknown) from None
-        is_share = 0 <= value < 1
-        is_count = value >= 1 and value == math.floor(value) and value < 1e9
-        is_valid = is_share if name == "lambda" else is_count
-        require(is_valid, f"`noise={text}`: give a number like that in {example}")
+    if not colon:
+        return make(0.0, steps)
+    try:
+        value = float(parameter)
+    except ValueError:
+        raise InputError(unknown) from None
+    is_valid = 0 <= value < 1  # lambda
+    if name != "lambda":  # a number of coefficients
+        is_valid = 1 <= value < 1e9 and value.is_integer()
+    require(is_valid, f"`noise={text}`: give a number like that in {example}")
     return make(value, steps)
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy with the coefficients (n,) or matrix (T, T) of S; raises InputError if unfit."""
+    """Returns the strategy with the coefficients (n,) or the matrix (T, T) of S.
+
+    Raises InputError for other shapes and for values that do not make a strategy.
+    """
     array = np.asarray(values, np.float64)
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:

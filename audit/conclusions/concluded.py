@@ -1,7 +1,7 @@
 """Conclusions from an audit's scores.
 
-`conclude` takes evidence and a claim on the mechanism. `conclude_setting` takes the scores of a setting,
-which determines the mechanism and whether a Gaussian trade-off curve is expected.
+`conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes the scores of a setting.
+The setting determines the claim, and whether we expect a Gaussian trade-off curve.
 """
 
 import math
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -37,14 +36,6 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
-_START = (
-    "scores use the final model's distance from the initial model: a rehearsal, one more training run "
-    "without noise and canaries, would hardly raise them"
-)
-_REHEARSAL = (
-    "scores use the final model's distance from that of a rehearsal, one more training run without noise "
-    "and canaries"
-)
 
 
 def conclude(
@@ -52,8 +43,10 @@ def conclude(
 ) -> Conclusion:
     """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
 
-    If rows look pasted (`count_once`), it is the smaller conclusion of two: from all rows, and from each
-    repeated row once. Raises InputError for unusable scores.
+    If some rows look like pasted copies (`count_once`), there are two conclusions: one from all rows, and one
+    that counts each repeated row once. The result proves only what both prove.
+
+    Raises InputError for unusable scores.
     """
     all_rows = _conclude_rows(evidence, claim, level)
     once = count_once(evidence)
@@ -61,13 +54,13 @@ def conclude(
         return finish(all_rows)
     try:
         counted_once = _conclude_rows(once.evidence, claim, level)
-    except InputError:  # too few runs: all rows together are valid
+    except InputError:  # too few different rows for the methods
         counted_once = None
     return take_smaller(all_rows, counted_once, once.remark)
 
 
-def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns the estimates and bounds of a single run."""
+def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
+    """Returns the estimates and bounds from the canaries of a single run."""
     findings: list[Finding] = []
     coins, cosines = evidence
     if cosines is not None:
@@ -79,29 +72,36 @@ def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     return findings
 
 
-def _find_of_scores(evidence: Sets | Coins, level: Level) -> list[Finding]:
-    """Returns the findings from runs of a single canary each."""
+def _analyze_single_canaries(evidence: Sets | Coins, level: Level) -> list[Finding]:
+    """Returns the estimates and bounds from runs with one canary each."""
     return estimate.findings(*evidence.pooled(), *level)
 
 
+def _analyze_many_canaries(evidence: Sets | Coins, level: Level) -> list[Bound]:
+    """Returns the bounds from runs with several canaries each."""
+    return lifted.bounds(evidence, *level)
+
+
+def _analyze_directions(evidence: Fresh, level: Level) -> list[Bound]:
+    """Returns the bounds from runs with fresh canaries."""
+    return [method.compute(evidence, *level) for method in exact_null.METHODS.values()]
+
+
+# For each shape, the function from (evidence, level) to estimates and bounds, and the names of the two bounds
+# that the verdict uses; None if it uses all bounds.
 _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
-    Shape.ONE_CANARY: (_find_of_scores, ONE_CANARY),
-    Shape.MANY_CANARIES: (lambda evidence, level: lifted.bounds(evidence, *level), MANY_CANARIES),
-    Shape.FRESH_DIRECTIONS: (
-        lambda evidence, level: [
-            method.compute(evidence, *level) for method in exact_null.METHODS.values()
-        ],
-        FRESH_DIRECTIONS,
-    ),
-    Shape.ONE_RUN: (_find_of_one_run, None),
+    Shape.ONE_CANARY: (_analyze_single_canaries, ONE_CANARY),
+    Shape.MANY_CANARIES: (_analyze_many_canaries, MANY_CANARIES),
+    Shape.FRESH_DIRECTIONS: (_analyze_directions, FRESH_DIRECTIONS),
+    Shape.ONE_RUN: (_analyze_one_run, None),
 }
 
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns the conclusion from all rows, before `finish`."""
+    """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
-    find, pair = _METHODS[evidence.shape]
-    findings = find(evidence, level)
+    analyze, pair = _METHODS[evidence.shape]
+    findings = analyze(evidence, level)
     worlds = evidence.pooled()
     curve = None
     if pair is ONE_CANARY:  # the test needs independent scores
@@ -120,25 +120,26 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if claim is None:
         return concluded
     last_model = claim.last_model(level.delta)
+    composition = claim.composition
     expected = None
-    if claim.composition is not None and claim.composition.sampling_rate < 1:
-        # Only the bound on the last model has the period k of insertions.
-        steps = claim.composition.insertions
+    if composition is not None and composition.sampling_rate < 1:
+        # Without a bound on the last model, the claim has no period k of insertions.
+        steps = composition.insertions
         if last_model is not None:
             steps *= last_model.periods.k
-        expected = expected_epsilon(claim.composition, steps, level.delta)
+        expected = expected_epsilon(composition, steps, level.delta)
     return concluded._replace(
         claim=claim,
         upper_bound=claim.epsilon(level.delta),
         mu_upper_bound=claim.gaussian_mu,
-        composition=claim.composition,
+        composition=composition,
         hidden_state=last_model,
         expected=expected,
     )
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, on scores read as runs, and on the law of given evidence."""
+    """Yields the notes below a table: failed runs, how scores were read, and how a user's were tested."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
@@ -147,8 +148,8 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         if isinstance(evidence, Fresh):
             number = evidence.cosines.size
             unit = "ranks" if evidence.draws else "cosines"
-        share = f"{evidence.failed:,} of {number:,} {unit}"
-        yield f"{share} are NaN (failed runs): each counts as the lowest score"
+        failed = f"{evidence.failed:,} of {number:,} {unit}"
+        yield f"{failed} are NaN (failed runs): each counts as the lowest score"
     if isinstance(evidence, Sets) and evidence.labelled:
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
@@ -157,15 +158,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         )
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
-    if evidence.draws:
-        yield describe_draws(evidence)
-    else:
-        yield describe_dimension(evidence)
-    if len(evidence.cosines) == 1:  # has no order
-        return
-    if evidence.in_order:
+    yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
+    if evidence.in_order and len(evidence.cosines) > 1:
         yield "rows are in the order in which runs started: the bound is the largest after any run"
-    else:
+    elif len(evidence.cosines) > 1:
         yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
 
 
@@ -182,8 +178,8 @@ def conclude_setting(
       scores: the scores of the runs.
       setting: the setting of the training runs.
       level: delta and confidence of the bounds.
-      own_model: whether the model is custom.
-      steps: the Lipschitz constants of the steps, or None.
+      own_model: True if the model is custom.
+      steps: the Lipschitz constants of the steps; None if they are unknown.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
@@ -192,39 +188,35 @@ def conclude_setting(
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again"
     require(not bad, damaged)
 
-    mechanism = setting.mechanism
+    claim = make_claim(setting)
+    evidence: Evidence
     reason = ""
     expected = None
     # The formulas need a last model that is the sum of all steps, as with SGD without weight decay.
+    mechanism = setting.mechanism
     is_sum = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
-    if setting.adversary.any_time:  # every run draws canaries afresh
-        evidence: Evidence = read_directions(scores)
+    if is_sum and isinstance(claim, MatrixMechanism):
+        expected = claim.last_model_if_linear(level.delta)
+    if setting.adversary.any_time:  # every run draws its own canaries
+        evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
-        if is_sum:
+        if is_sum and expected is None:
             expected = _expect_linear_losses(setting, level.delta)
-    # Only the setting has the optimizer and the schedule, which determine the last model.
-    last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    claim = make_claim(setting)
-    if isinstance(claim, MatrixMechanism) and is_sum:
-        expected = claim.last_model_if_linear(level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
+    # The claim does not have the optimizer and the schedule, which determine the bound on the last model.
+    last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
-        reference = _START
-        if setting.is_rehearsed(scores.dimension):
-            reference = _REHEARSAL
-        concluded = concluded._replace(notes=(*concluded.notes, reference))
     return finish(concluded)
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
+    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
@@ -239,13 +231,13 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon of a setting's last model under linear losses; None for fixed steps.
+    """Returns the epsilon of a setting's last model under linear losses; None if canaries have fixed steps.
 
     Under linear losses the last model shows only the sum of all steps.
     """
     sampling = setting.sampling
     if sampling.batches:
-        # The sampler draws one step of each of E epochs of b steps. The sum has E insertions and the noise of
+        # The sampler draws one step in each of E epochs of b steps. The sum has E insertions and the noise of
         # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu = mu_upper_bound(setting.mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
@@ -261,16 +253,21 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a separate conclusion for each run, from its canaries' cosines in `dimension` dimensions.
+    """Returns a separate conclusion for each run, from the scores of its canaries, which are cosines.
 
-    `law_holds` states whether cosines without insertion have their exact law, as with final models; otherwise
-    the null is fitted to them.
+    Args:
+      scores: the cosines of all runs and canaries, and which canaries were inserted.
+      dimension: d, the dimension of the canaries.
+      law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
+        cosine, as with final models. Otherwise the null distribution is fitted to them.
+      level: delta and confidence of the bounds.
+      claim: the claim about the mechanism, or None.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         run = Coins(values[None], presence[None])  # a single row, (1, canaries)
-        observed, out = run.pooled()
-        cosines = check_own_cosines(observed, None if law_holds else out, dimension)
+        observed, left_out = run.pooled()
+        cosines = check_own_cosines(observed, None if law_holds else left_out, dimension)
         conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
 
@@ -279,7 +276,7 @@ def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries."""
-    if not scores.dimension or len(scores.scores) == 1:  # dimension 0: canaries are not directions
+    if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
@@ -287,12 +284,12 @@ def conclude_together(
 def predicted_mu(setting: Setting) -> float | None:
     """Returns the predicted mu of an adversary who inserts along a single coordinate, or None.
 
-    If real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
-    there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
+    If the gradients of the data do not change the coordinate, the last model shows the sum of all insertions
+    and noise there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
 
-    It is None for models that are not over-parameterised, other adversaries or optimizers, no noise, sampled
-    insertions, and an initialisation that differs between runs, which adds its own variance to scores (Errata
-    H14 of that README).
+    There is no prediction for models that are not over-parameterised, other adversaries or optimizers, no
+    noise, sampled insertions, and an initialisation that differs between runs, which adds its own variance to
+    scores (Errata H14 of that README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -312,29 +309,29 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def read_coins(stored: Scores) -> Coins:
-    """Returns evidence of canaries that were inserted by fair coins."""
+    """Returns evidence from stored scores of canaries that were inserted by fair coins."""
     return make_coins(stored.scores, stored.presence)
 
 
 def read_directions(stored: Scores) -> Fresh:
-    """Returns evidence of fresh canaries: ranks, or cosines with uniform directions."""
+    """Returns evidence from stored ranks, or cosines with uniform directions, of fresh canaries."""
     if stored.draws:
         return make_from_counts(stored.scores, stored.presence, stored.draws)
     return Fresh(stored.scores, stored.presence, stored.dimension)
 
 
 def read_evidence(stored: Scores) -> Coins | OneRun:
-    """Returns evidence of canaries that all runs share.
+    """Returns evidence from stored scores of canaries that all runs share.
 
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
     with cosines if the stored dimension is not 0.
 
-    Raises InputError for a single run with all canaries inserted and scores of an unknown law.
+    Raises InputError for a single run that inserts all canaries and whose scores are not cosines.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # The setting requested this: fair coins practically never insert all of 40 or more canaries.
+    # Without coins: fair coins practically never insert all of the 40 or more canaries of a single run.
     if stored.presence.all():
         return OneRun(None, check_own_cosines(stored.scores[0], None, stored.dimension))
     coins = read_coins(stored)

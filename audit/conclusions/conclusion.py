@@ -35,13 +35,13 @@ class UpperBound(NamedTuple):
     """An upper bound on the leak of a mechanism.
 
     Attributes:
-      epsilon: at the conclusion's delta.
-      mu: None if the curve is not Gaussian or is unknown.
+      epsilon: the bound on epsilon at the conclusion's delta.
+      mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: its assumption.
-      name: its name in sentences and figures; "claim" for a given number.
+      name: its name in sentences and figures; "claim" if it was stated and not computed here.
       label: its name in tables.
-      hidden: whether it is the hidden-state bound, for an adversary who sees only the last model.
-      is_measured: whether it comes from measured Lipschitz constants.
+      hidden: True for the hidden-state bound, for an adversary who sees only the last model.
+      is_measured: True if it comes from measured Lipschitz constants.
     """
 
     epsilon: float
@@ -54,24 +54,24 @@ class UpperBound(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The test of whether the trade-off curve is Gaussian: its p-value, and its least power."""
+    """The test for a Gaussian trade-off curve: its p-value, and its smallest power against other curves."""
 
     p_value: float
     power: float
 
     @property
     def is_refuted(self) -> bool:
-        """Returns whether the scores refute a Gaussian curve."""
+        """Returns True if the scores refute a Gaussian curve."""
         return self.p_value < CURVE_LEVEL
 
     @property
     def is_doubted(self) -> bool:
-        """Returns whether the test does not refute a Gaussian curve but has too little power."""
+        """Returns True if the test does not refute a Gaussian curve but has too little power."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
     def status(self) -> str:
-        """Returns the result in one or two words."""
+        """Returns the result in words: "rejected", "not confirmed" or "confirmed"."""
         if self.is_refuted:
             return "rejected"
         if self.is_doubted:
@@ -83,7 +83,7 @@ class Curve(NamedTuple):
         return f"{self.status} ({self.show_test()})"
 
     def show_test(self) -> str:
-        """Returns the p-value, with the power if it does not refute: "p = 0.41, power 95%", "p < 1e-06"."""
+        """Returns the p-value, and the power unless the curve is refuted: "p = 0.41, power 95%"."""
         if self.p_value < _LEAST_P_VALUE:
             return f"p < {_LEAST_P_VALUE:g}"
         if self.is_refuted:
@@ -112,21 +112,21 @@ class Conclusion(NamedTuple):
 
     Attributes:
       evidence: the scores by run and canary.
-      worlds: (scores in (n_in,), scores out (n_out,)) of all canaries.
+      worlds: the scores of all inserted canaries (n_in,), and of all left-out canaries (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds of the verdict; None for a single run: all bounds count.
+      pair: the methods of the two bounds that the verdict uses; None for a single run, which uses all bounds.
       estimates: values of epsilon that are not bounds.
-      bounds: the lower bounds. `holds` is false if the scores refute their assumption.
-      curve: the test of the Gaussian curve; None with several canaries per run, since it needs independent
+      bounds: the lower bounds. `holds` is False if the scores refute their assumption.
+      curve: the test for a Gaussian curve; None with several canaries per run, since it needs independent
         scores.
-      notes: notes on the scores, for below the table.
-      claim: the claim on the mechanism; None without a claim.
+      notes: notes on the scores, shown below the table.
+      claim: the claim about the mechanism, or None.
       upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None without a
         claim.
       mu_upper_bound: the claimed upper bound on mu, or None.
-      composition: the composition of the mechanism's steps with a canary; None if unknown.
-      hidden_state: the upper bound for only the last model; None if steps may not be Lipschitz.
+      composition: the steps that may insert the canary; None if unknown.
+      hidden_state: the upper bound for only the last model; None without Lipschitz constants.
       uncovered: why a known setting does not have a `hidden_state`; else empty.
       expected: the epsilon of the last model under linear losses, for sampled canaries; not a bound.
       reason: why the mechanism should have a Gaussian curve, or empty.
@@ -134,26 +134,29 @@ class Conclusion(NamedTuple):
     `finish` computes the following.
 
     Attributes:
-      is_one_run: whether all scores are of the canaries of a single run.
-      has_one_canary: whether each run has a single canary: then scores are independent.
-      law_is_known: whether scores of left-out canaries have a known law (fresh directions, or ranks).
-      has_tied_scores: whether scores of one of several runs may depend on each other, without a known law.
-      bets_on_curve: whether the test of the claim bets against its whole trade-off curve.
+      is_one_run: True if all scores are of the canaries of a single run.
+      has_one_canary: True if there are several runs with one canary each. Their scores are independent.
+      law_is_known: True if scores of left-out canaries have a known distribution (fresh directions, or
+        ranks).
+      has_tied_scores: True if scores of one of several runs may depend on each other, and have no known
+        distribution.
+      bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
-      epsilon: the epsilon that is proven for any curve, or 0. For a single run it is the largest such bound.
+      epsilon: the proven epsilon for any curve, or 0. For a single run it is the largest such bound.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
-      is_claimed: whether the bound on all models is a claim, rather than computed from the steps.
-      refutes_gaussian: whether the scores refute a Gaussian trade-off curve.
-      auc: the area under the ROC curve; None for a single run without scores out.
-      attack: the accuracy of guesses, and their true-positive rates, with limits; None without scores out.
-      normality: the test of whether the cosines of a single run are normal; None without cosines.
-      is_reversed: whether scores are clearly lower with the canary than without, as with the wrong sign.
-      doubt: why the scores cannot be those of independent runs; empty if they can.
+      is_claimed: True if the bound for all models was stated, and not computed from the steps.
+      refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
+      auc: the area under the ROC curve; None for a single run without left-out canaries.
+      attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None without
+        left-out canaries.
+      normality: the test of normality of the cosines of a single run; None without cosines.
+      is_reversed: True if scores are clearly lower with the canary than without, as with the wrong sign.
+      doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs can prove for any curve; None with several
         canaries per run.
-      is_beyond_reach: whether no scores of so many runs could refute the tightest claim.
+      is_beyond_reach: True if no scores of this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None without a claim or a test.
       verdict: the verdict.
     """
@@ -208,21 +211,21 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound for the verdict on several runs if the curve is Gaussian."""
+        """Returns the bound that the verdict on several runs uses if the curve is Gaussian."""
         return self.bound(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound for the verdict on several runs for any curve."""
+        """Returns the bound that the verdict on several runs uses for any curve."""
         return self.bound(cast(Pair, self.pair).free)
 
     @property
     def path(self) -> tuple[float, ...]:
-        """Returns the epsilon proven after each run, for fresh directions in order; else an empty tuple."""
+        """Returns the proven epsilon after each run for fresh directions in start order; else empty."""
         return self.assumption_free.path
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
-        """Returns the largest upper bound that an epsilon exceeds, or None."""
+        """Returns the largest upper bound that an epsilon exceeds; None if it exceeds none."""
         for bound in reversed(self.upper_bounds):  # the largest first
             if epsilon > bound.epsilon:
                 return bound
@@ -232,16 +235,16 @@ class Conclusion(NamedTuple):
         """Returns the bounds in the order of tables.
 
         Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the one
-        for a Gaussian curve. For fresh directions with an upper bound on mu, the limit on mu comes before
-        both.
+        for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu comes
+        before both.
         """
         if self.pair is None:
             return self.bounds
         methods = [self.pair.free, self.pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        first = dict.fromkeys(map(self.bound, methods))  # without repeats, in order
-        return tuple(first | dict.fromkeys(self.bounds))
+        # A dict drops repeats and keeps the order.
+        return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns the estimates, then the bounds as computed."""

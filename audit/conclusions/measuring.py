@@ -22,7 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
-    """Measures a zoo model's steps along `runs` rehearsals, unless the store has them from enough runs."""
+    """Measures the steps of a zoo model in `runs` training runs, unless the store has enough."""
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -37,10 +37,15 @@ def measure(
     runs: int,
     kinks: bool = False,
 ) -> Steps:
-    """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
+    """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
-    `clipped_sum` is the mechanism's clipping strategy, `runs` the number of training runs to rehearse, or
-    `USUAL`, and `kinks` whether the model is known to have kinks.
+    Args:
+      store: the store of the setting, which keeps the constants.
+      setting: the setting of the audit.
+      game: the training to measure.
+      clipped_sum: the mechanism's clipping strategy.
+      runs: the number of training runs to measure, or `USUAL` for the number for the model's size.
+      kinks: True if the model is known to have kinks, as ReLU networks do.
     """
     # Another process that needs the same constants waits here, and then reads them from the store.
     with hold(store.path):
@@ -58,12 +63,14 @@ def measure(
 def measure_steps(
     setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool
 ) -> Steps:
-    """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
+    """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
 
-    A secant is the distance of two models after a step, over their distance before it. If a secant exceeds
-    the derivatives, the steps have kinks, as at a ReLU, and derivatives do not bound them: `kink` of the
-    result reports this. `effort` has the numbers of runs, steps and secants to measure; the other arguments
-    are those of `measure`.
+    A constant is the largest singular value of a step's Jacobian. A secant is the distance of two models
+    after a step, divided by their distance before it. If a secant exceeds the derivatives, the steps have
+    kinks, as at a ReLU, and derivatives do not bound them. `kink` of the result reports this.
+
+    `effort` has the numbers of runs, steps and secants to measure; the other arguments are those of
+    `measure`.
     """
     begun = time.monotonic()
     if kinks:
@@ -87,7 +94,10 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
-    """Returns why derivatives do not bound how far steps separate models, from the worst secant; or empty."""
+    """Returns why derivatives do not bound how far steps separate two models; empty if they may.
+
+    `worst` is the secant that exceeds its derivative most, and `kinks` is as in `measure`.
+    """
     if expansion.compute_excess(*worst) > 0:
         return (
             f"steps have kinks: a displacement is stretched {worst.secant:.4g} times "

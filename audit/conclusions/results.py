@@ -7,28 +7,27 @@ from audit.methods.estimate import Bound, Finding
 from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
-_ALWAYS = {"bounds", "upper_bound", "epsilon", "most_provable"}  # fields that may be null
+_NULLABLE = {"upper_bound", "most_provable"}  # other fields are left out if they are None
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
-    """Writes a conclusion and further fields to a store's audit.json."""
+    """Writes a conclusion and further fields, `more`, to a store's audit.json."""
     store.write_text(RESULT, result_json(conclusion, indent=2, **more) + "\n")
 
 
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
-    """Returns the content of audit.json: `result_fields`, the upper bound on mu and `more`."""
+    """Returns the content of audit.json: `result_fields`, epsilon, the upper bound on mu, and `more`."""
     fields = result_fields(conclusion)
-    if conclusion.is_one_run:
-        fields["epsilon"] = conclusion.epsilon
+    fields["epsilon"] = conclusion.epsilon
     return write_json({**fields, "mu_upper_bound": conclusion.mu_upper_bound, **more}, indent)
 
 
 def answer_json(conclusion: Conclusion) -> str:
     """Returns the output of `bound --json`, a JSON object on a single line.
 
-    It has `result_fields` and the verdict. For several runs it also includes `auc`, and `attack` with the
-    accuracy and the true-positive rates at 1% and 0.1% false positives with their 95% intervals. A rate is
-    null if left-out canaries have too few scores for a false positive.
+    It has `result_fields` and the verdict. For several runs it also includes `auc`, and `attack`: the
+    accuracy, and the true-positive rates at 1% and 0.1% false positives, with 95% intervals. A rate is null
+    if there are too few left-out canaries for a false positive.
     """
     fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
@@ -41,22 +40,23 @@ def answer_json(conclusion: Conclusion) -> str:
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as fields for JSON.
 
-    For several runs they are the following, with optional fields marked *.
+    For several runs they are the following. Fields marked with * are optional.
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
-      last_model*: the upper bound on the last model, or `why_not`. `margins` maps factors f to the epsilon if
-        each step's constant c were larger by (f - 1) |c - 1|.
+      last_model*: the upper bound on the last model, or `why_not`. `margins` maps factors f to the epsilon
+        for steps whose constants c are larger by (f - 1) |c - 1|.
       claim_test*: the test of the claim.
       expected*: the epsilon of the last model if losses were linear; null if infinite.
       epsilon: the lower bound for any curve.
-      most_provable: the largest such bound that so many runs can prove; null with several canaries per run.
+      most_provable: the largest such bound that this number of runs can prove; null with several canaries per
+        run.
       gaussian_curve*: the test of the Gaussian curve.
 
     For a single run they are `estimates`, `bounds`, `upper_bound`, `claim_test`* and `notes`*; with cosines
     the numbers `observed` and `unobserved`, `dimension` and the test of `normality`, otherwise the number of
-    `canaries`; and `coins`, whether coins inserted the canaries.
+    `canaries`; and `coins`, true if coins inserted the canaries.
     """
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)
@@ -83,20 +83,16 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "most_provable": conclusion.most_provable,
         "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
     }
-    for name in fields.keys() - _ALWAYS:
-        if fields[name] is None:
-            del fields[name]
-    return fields
+    return {name: value for name, value in fields.items() if value is not None or name in _NULLABLE}
 
 
 def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON."""
-    estimates = []
-    for estimate in conclusion.estimates:
-        row = {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
-        estimates.append(row)
     fields = {
-        "estimates": estimates,
+        "estimates": [
+            {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
+            for estimate in conclusion.estimates
+        ],
         "bounds": [*map(finding_fields, conclusion.bounds)],
         "upper_bound": conclusion.upper_bound,
         **claim_fields(conclusion),
@@ -117,9 +113,9 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `claim_test` of a conclusion's JSON; empty if the claim is not tested.
+    """Returns the field `claim_test` of a conclusion's JSON; an empty dict if the claim is not tested.
 
-    `seen` is the smallest departure from the claim that so many runs would have refuted, or None.
+    `seen` is the smallest departure from the claim that this number of runs would have refuted, or None.
     """
     test = conclusion.claim_test
     if test is None:
@@ -128,11 +124,12 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """Returns a bound's or an estimate's fields for JSON.
+    """Returns the fields of a bound or an estimate for JSON.
 
     They are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
-    is not a bound. Only bounds with an exact law of scores without the canary have `false_positive_rate` and
-    `path`. Only estimates with simulations without a leak have `noise_floor` and `standard_error`.
+    is not a bound. `false_positive_rate` and `path` are only in bounds that use the exact distribution of
+    scores without the canary. `noise_floor` and `standard_error` are only in estimates that were simulated
+    without a leak.
     """
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):

@@ -1,6 +1,7 @@
 """Verdicts on audits, which claim no more than is proven."""
 
 import math
+from operator import attrgetter
 
 from audit import written
 from audit.conclusions.conclusion import Conclusion, UpperBound, Verdict
@@ -15,39 +16,34 @@ VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds are 0 when rounded down to three decimals
 BETTER_SCORES = "more runs or scores of fresh directions"  # for readers who do not train
 
-_IF_LEAKS = "This training leaks if its trade-off curve is Gaussian."
 _NOTHING = "No leakage is proven."
 _VIOLATED = "The guarantee is violated."
 _IF_VIOLATED = "The guarantee is violated if the trade-off curve is Gaussian."
-_WHATEVER = "for any trade-off curve"
-_IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _UNTESTED = " The curve was not tested: scores from one run may depend on each other."
 _MAY_LEAK = "This does not prove privacy: a stronger adversary or more runs may find a leak."
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
 def at_least(value: float) -> str:
-    """Returns a lower bound rounded down to three decimals, without the last zeros."""
+    """Returns a lower bound rounded down to three decimals, without trailing zeros."""
     return written.short(written.at_least(value))
 
 
 def at_most(value: float) -> str:
-    """Returns an upper bound rounded up to three decimals, without the last zeros; ∞ if it is infinite."""
-    if not math.isfinite(value):
+    """Returns an upper bound rounded up to three decimals, without trailing zeros; ∞ if it is infinite."""
+    if math.isinf(value):
         return "∞"
     return written.short(written.at_most(value))
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion with all other fields.
+    """Returns the verdict on a conclusion whose other fields are complete.
 
-    For several runs it compares `conclusion.gaussian` and `conclusion.assumption_free` with the upper bounds,
-    for a single run all lower bounds.
+    It compares the upper bounds with two lower bounds: the largest for any trade-off curve, and the largest
+    of all, which may assume a Gaussian curve unless the scores refute it.
     """
-    if conclusion.is_one_run:
-        return _judge_one_run(conclusion)
     doubt = conclusion.doubt
-    if doubt:  # bounds are valid only for independent runs
+    if doubt:
         explanation = (
             f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
             "and the bounds are valid only for independent runs, so these scores do not show whether this "
@@ -57,13 +53,28 @@ def judge(conclusion: Conclusion) -> Verdict:
         headline = "These scores do not come from independent runs."
         return Verdict(NOTHING, "not independent runs", headline, explanation)
 
-    # A violation without an assumption on the curve.
-    gaussian = conclusion.gaussian
-    free = conclusion.assumption_free
-    broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
+    if conclusion.is_reversed and not conclusion.bounds:
+        return _judge_reversed(conclusion)
+    if not conclusion.bounds:
+        sentence = (
+            "There are only estimates, which are not bounds: save coins or use more canaries."
+        )
+        sentence += _describe_upper_bounds(conclusion)
+        return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
+
+    bounds = conclusion.bounds
+    if not conclusion.is_one_run:
+        bounds = (conclusion.assumption_free, conclusion.gaussian)
+    free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
+    free = max(free_bounds, key=attrgetter("epsilon"))
+    largest = free
+    if not conclusion.refutes_gaussian:
+        largest = max(bounds, key=attrgetter("epsilon"))
+
+    broken = conclusion.exceeded(free.epsilon)
     if broken is not None:
         explanation = (
-            f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. {_BUG}"
+            f"{_claim(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
             f"{_blame_others(broken, conclusion, broken.name)}"
         )
         return Verdict(VIOLATED, VIOLATED, _state_violation(free, broken), explanation)
@@ -72,55 +83,61 @@ def judge(conclusion: Conclusion) -> Verdict:
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
 
-    # A violation, if the curve is Gaussian.
-    broken = conclusion.exceeded(gaussian.epsilon)
-    if broken is not None and not conclusion.refutes_gaussian:
+    broken = conclusion.exceeded(largest.epsilon)  # only if the curve is Gaussian
+    if broken is not None:
         proven = "no leakage"
         if free.epsilon >= _SHOWN:
             proven = f"epsilon of at least {at_least(free.epsilon)}"
         explanation = (
-            f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(broken)}. Either the curve is "
-            f"not Gaussian, or there is a bug, {_blame_others(broken, conclusion, broken.name)} "
-            f"Without an assumption on the curve these runs prove {proven}, which violates no guarantee."
+            f"{_claim(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not Gaussian, or "
+            f"there is a bug, {_blame_others(broken, conclusion, broken.name)} Without an assumption on the "
+            f"curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
         return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, explanation)
+    return _judge_leak(conclusion, free, largest)
 
-    return _judge_leak(conclusion)
+
+def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
+    """Returns the verdict on a conclusion without a violation: no proof, or a leak.
+
+    `free` is the largest lower bound for any trade-off curve, and `largest` that of all curves that the
+    scores allow.
+    """
+    details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
+    if free.epsilon >= _SHOWN:
+        leak = _claim(free)
+        if free.epsilon < largest.epsilon:
+            leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
+        return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
+    if largest.epsilon >= _SHOWN:
+        without = f"without an assumption on the curve, {_these_prove(conclusion)} no leakage"
+        headline = "This training leaks if its trade-off curve is Gaussian."
+        sentence = f"{_claim(largest)}; {without}.{details}"
+        return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
+    scores = f"scores ({conclusion.evidence})"
+    if conclusion.has_one_canary:
+        scores = f"{conclusion.runs:,} runs"
+    if not conclusion.refutes_gaussian:
+        details = _describe_upper_bounds(conclusion)
+    sentence = (
+        f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
+        f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{details}"
+    )
+    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
 
 
-def _judge_leak(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on several runs without a violation: no proof, or a leak."""
-    gaussian = conclusion.gaussian
-    free = conclusion.assumption_free
-    curve = _describe_curve_test(conclusion)
-    guarantee = _describe_upper_bounds(conclusion)
-    is_gaussian_zero = conclusion.refutes_gaussian or gaussian.epsilon < _SHOWN
-    if free.epsilon < _SHOWN and is_gaussian_zero:
-        runs = f"scores ({conclusion.evidence})"
-        if conclusion.has_one_canary:
-            runs = f"{conclusion.runs:,} runs"
-        if not conclusion.refutes_gaussian:
-            curve = ""
-        explanation = (
-            f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
-            f"{show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{curve}{guarantee}"
-        )
-        return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-    if free.epsilon < _SHOWN:
-        without = "without an assumption on the curve, these runs prove no leakage"
-        leak = f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}"
-        return Verdict(LEAKS, "leaks, if Gaussian", _IF_LEAKS, f"{leak}.{curve}{guarantee}")
-    leak = _claim(free, _WHATEVER)
-    if free.epsilon < gaussian.epsilon and not conclusion.refutes_gaussian:
-        leak = f"{leak}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}"
-    return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{curve}{guarantee}")
+def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
+    """Returns the subject and verb of what is proven: "these runs prove", or "this run proves"."""
+    if conclusion.is_one_run:
+        return "this run proves"
+    return f"these {scores} prove"
 
 
 def _judge_reversed(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on scores that are lower with the canary."""
     how_far = ""
-    if conclusion.auc is not None:  # a single run's cosines may have only the law of scores out
+    if conclusion.auc is not None:  # None if a single run has no left-out canaries
         how_far = f"The area under their ROC curve is {conclusion.auc.value:.2f}, far below 1/2. "
     sentence = (
         f"{how_far}Higher scores must mean that the canary was inserted: negate the scores. As they are, "
@@ -130,53 +147,15 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
     return Verdict(NOTHING, "reversed scores", "Scores are lower with the canary.", sentence)
 
 
-def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run."""
-    bounds = conclusion.bounds
-    upper = conclusion.tightest
-    exceeding = []
-    if upper is not None:
-        exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-    whatever_the_curve = [bound for bound in exceeding if not bound.assumes.gaussian]
-    test = conclusion.claim_test
-    # An exceeding bound for any curve quantifies the leak. Without one the refuted test of the claim decides.
-    if not whatever_the_curve and test is not None and test.refuted:
-        return Verdict(VIOLATED, VIOLATED, _VIOLATED, _explain_refutation(conclusion))
-    if upper is not None and exceeding:
-        sentence = (
-            f"{_claim_each(exceeding)} This is more than {_name_upper_bound(upper)}: there is a bug, or the "
-            "upper bound is for a different training."
-        )
-        if not whatever_the_curve:
-            return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, sentence)
-        largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
-        return Verdict(VIOLATED, VIOLATED, _state_violation(largest, upper), sentence)
-
-    if conclusion.is_reversed:
-        return _judge_reversed(conclusion)
-    proven = [bound for bound in bounds if bound.epsilon >= _SHOWN]
-    guarantee = _describe_upper_bounds(conclusion)
-    if proven:
-        sentence = f"{_claim_each(proven)}{guarantee}"
-        if all(bound.assumes.gaussian for bound in proven):
-            return Verdict(LEAKS, "leaks, if Gaussian", _IF_LEAKS, sentence)
-        return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
-    sentence = "There are only estimates, which are not bounds: save coins or use more canaries."
-    if bounds:
-        sentence = (
-            f"At {show_percent(conclusion.confidence)} confidence this run proves no leakage at delta = "
-            f"{show_level(conclusion.delta)}: the lower bounds are 0. This does not prove privacy."
-        )
-    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
-
-
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline on a proven leak: the lower bound on epsilon next to an upper bound.
+    """Returns the headline for a proven leak: for several runs, the lower bound next to an upper bound.
 
-    A finite upper bound on the last model, if the tightest, is shown next to composition's, with a larger
-    lower bound for an unrefuted Gaussian curve in brackets. Otherwise a finite upper bound on all models is
-    shown, and whether these runs could refute a claim.
+    If the tightest upper bound is for the last model, the headline has that of composition too, and a larger
+    lower bound for a Gaussian curve in brackets. Otherwise it has the upper bound for all models, and says so
+    if no scores of so few runs could reject it.
     """
+    if conclusion.is_one_run:
+        return "This training leaks."
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
@@ -187,7 +166,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:
             last_model += " if steps stretch as measured"
-        # A hidden-state bound never comes without composition's: it is not None here.
+        # With a hidden-state bound there is always one by composition, so it is not None.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -201,7 +180,7 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes without a bound for any curve."""
+    """Returns the explanation if the test rejects the claim, but no lower bound for any curve exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -221,9 +200,9 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on the test of a Gaussian curve, or an empty string.
+    """Returns a sentence, with a leading space, about the test of a Gaussian curve; empty if none is needed.
 
-    For dependent scores of several canaries per run, it reports that the curve was not tested.
+    If several canaries per run have dependent scores, it states that the curve was not tested.
     """
     curve = conclusion.curve
     if curve is None:
@@ -238,21 +217,25 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 
-def _claim(bound: Bound, proviso: str) -> str:
-    """Returns the clause that states a lower bound and its proviso."""
+def _claim(bound: Bound) -> str:
+    """Returns the clause that states a lower bound and its condition."""
     return (
-        f"With {show_percent(bound.confidence)} confidence and {proviso}, this training leaks at least "
-        f"epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
+        f"With {show_percent(bound.confidence)} confidence and {_state_condition(bound)}, this training "
+        f"leaks at least epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
     )
 
 
-def _claim_each(bounds: list[Bound]) -> str:
-    """Returns a sentence for each bound of a single run."""
-    return " ".join(f"{_claim(bound, bound.assumes.proviso)}." for bound in bounds)
+def _state_condition(bound: Bound) -> str:
+    """Returns the condition under which a lower bound is valid, in words."""
+    if bound.assumes.proviso:
+        return bound.assumes.proviso
+    if bound.assumes.gaussian:
+        return "if the trade-off curve is Gaussian"
+    return "for any trade-off curve"
 
 
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns the sentence about a conclusion's upper bounds, with a leading space."""
+    """Returns a sentence about the upper bounds, with a leading space."""
     tightest = conclusion.tightest
     upper = conclusion.upper_bound
     if tightest is None or upper is None:
@@ -276,7 +259,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 
 def _state_violation(bound: Bound, broken: UpperBound) -> str:
-    """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
+    """Returns the headline for a lower bound that exceeds an upper bound, with both numbers."""
     stated = f"accounting allows {at_most(broken.epsilon)}"
     if broken.hidden:
         stated = f"the hidden-state bound allows {at_most(broken.epsilon)}"
@@ -286,7 +269,7 @@ def _state_violation(bound: Bound, broken: UpperBound) -> str:
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
-    """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
+    """Returns the value and the source of an upper bound: "the 3.1 that accounting guarantees"."""
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
         source = "that is claimed"
@@ -296,19 +279,25 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_others(broken: UpperBound, conclusion: Conclusion, name: str) -> str:
-    """Returns the causes of a broken upper bound other than a bug, with the probability of chance."""
-    share = show_risk(conclusion.confidence)
-    chance = f"a correct implementation gets this verdict by chance in at most {share} of audits."
-    other = f"or the {name} is for a different training; {chance}"
+    """Returns the possible causes of an exceeded upper bound other than a bug, to end the sentence about it.
+
+    `name` is the upper bound's name in the sentence. For several runs the causes include chance.
+    """
+    other = f"or the {name} is for a different training"
+    if not conclusion.is_one_run:
+        risk = show_risk(conclusion.confidence)
+        other += (
+            f"; a correct implementation gets this verdict by chance in at most {risk} of audits"
+        )
     if not broken.hidden:
-        return other
-    # Composition's bound is known here, and may be the smaller one: sampling lowers only this bound.
+        return f"{other}."
+    # Composition's bound may be the smaller one, since only that one counts sampling.
     composition = conclusion.upper_bound or 0.0
     effect = "is also violated"
     if broken.epsilon < composition:
         effect = "is not violated"
     also = f"Composition, which allows {at_most(composition)}, {effect}."
-    return f"steps have larger Lipschitz constants than stated, {other} {also}"
+    return f"steps have larger Lipschitz constants than stated, {other}. {also}"
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
@@ -317,7 +306,7 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # So few runs cannot prove more than the upper bound. Fewer insertions lower it, unless it is a claim.
+    # So few runs cannot prove more than the upper bound. Fewer insertions lower it unless it is a claim.
     if conclusion.is_claimed:
         return BETTER_SCORES
     return f"more runs, or fewer insertions for an upper bound below {at_least(most)}"

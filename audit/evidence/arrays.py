@@ -11,34 +11,33 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
-MAX_FAILED = 0.5  # the largest allowed share of NaN among scores
+MAX_FAILED = 0.5  # the largest allowed fraction of NaN among scores
 MAX_SCORE = 1e100  # squares overflow from 1e154 on, sums of squares earlier
 _SLACK = 1e-6  # relative rounding error of cosines in float32
-MOST_SCORES = 10_000_000  # takes half a minute and 2 GB of memory
+MAX_SCORES = 10_000_000  # takes half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a user's values as an array of real numbers with the same type and shape.
+    """Returns a user's values as an array of real numbers, with their type and shape.
 
-    Booleans, bfloat16 and JAX's arrays count as numbers.
+    Booleans, bfloat16 and JAX's arrays are valid.
 
     Args:
-      name: the plural noun for the values at the start of messages: "the scores".
+      name: a plural noun for the values, at the start of messages: "the scores".
       values: an array, or lists of numbers.
 
     Raises:
       InputError: for values that are not real numbers, masked entries, or rows of unequal lengths.
     """
-    masked = f"{name} have masked entries: drop them with .compressed()"
     try:
-        has_mask = np.ma.is_masked(values)
         array = np.asarray(values)
     # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None
-    require(not has_mask, masked)
-    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records of type void, and also
-    # bfloat16 and other floats of ml_dtypes.
+    has_mask = np.ma.is_masked(values)
+    require(not has_mask, f"{name} have masked entries: drop them with .compressed()")
+    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V is for records, of type void, and
+    # for bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
     fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
     require(fits, f"{name} must be real numbers, got {array.dtype}: give an array of floats")
@@ -46,7 +45,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """Returns a user's values (`real`) as float64; raises InputError for values that are not real numbers."""
+    """Returns a user's values as float64; raises InputError unless they are real numbers (`real`)."""
     with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
 
@@ -54,22 +53,22 @@ def floats(name: str, values: ArrayLike) -> Array:
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
 
-    Raises InputError unless it has the shape `shape` and only the values 0 and 1.
+    Raises InputError unless the result has the shape `shape`, and all values are 0 or 1.
     """
     array = floats("the bits of presence", presence)
     if array.ndim == 1:
         array = array[:, None]
-    fix = "give one bit each"
-    require(array.shape == shape, f"presence has shape {array.shape}, scores {shape}: {fix}")
+    message = f"presence has shape {array.shape}, scores {shape}: give one bit each"
+    require(array.shape == shape, message)
     require(np.isin(array, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     return array.astype(bool)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores (`real`) as float64.
+    """Returns a user's scores as float64.
 
     Raises:
-      InputError: for values that are not real numbers, booleans, or more than MOST_SCORES values.
+      InputError: for values that are not real numbers, booleans, or more than MAX_SCORES values.
     """
     array = real(name, values)
     fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
@@ -90,40 +89,38 @@ def matrix(name: str, values: ArrayLike) -> Array:
 def cosines(name: str, values: ArrayLike) -> Array:
     """Returns cosines clipped to [-1, 1], with NaN for values that are not finite.
 
-    Raises InputError for values that exceed 1 by more than rounding.
+    Raises InputError for sizes above 1 that rounding does not explain.
     """
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
     largest = float(np.nanmax(np.abs(array), initial=0.0))
-    require(
-        largest <= 1 + _SLACK,
-        f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
-    )
+    too_large = f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths"
+    require(largest <= 1 + _SLACK, too_large)
     return np.clip(array, -1.0, 1.0)
 
 
 def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MOST_SCORES scores."""
+    """Raises InputError if there are more than MAX_SCORES scores."""
     too_many = (
-        f"{name} must be at most {MOST_SCORES:,}, got {size:,}: keep a random part of the runs"
+        f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs"
     )
-    require(size <= MOST_SCORES, too_many)
+    require(size <= MAX_SCORES, too_many)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Returns the scores with finite numbers instead of infinities and NaN, and with the same ranks.
+    """Replaces infinite scores and NaN by finite numbers that preserve the ranks of all scores.
 
     An infinite score ranks beyond all finite scores. NaN, the score of a failed run, ranks below all other
-    scores in both worlds. Failed runs are not left out because bounds would then assume that no run fails.
+    scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
       worlds: arrays of scores of any shapes, ranked together.
 
     Returns:
-      The arrays, in the same order and shapes.
+      The arrays with finite scores, in the same order and shapes.
 
     Raises:
-      InputError: a finite score above 1e100 in size, if some scores are not finite.
+      InputError: some scores are not finite, and a finite one is above 1e100 in size.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -131,7 +128,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
+    _require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
     # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
     # gap is large compared to rounding errors.
     gap = max(highest - lowest, 1.0) / 4
@@ -142,7 +139,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns an integer hash of arrays of ranks, as the seed of a random split."""
+    """Returns an integer hash of arrays of ranks, to seed a random split of the runs."""
     # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
@@ -150,23 +147,21 @@ def hash_ranks(*worlds: NDArray[np.int64]) -> int:
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
     """Raises InputError if more than half of all scores are NaN, the scores of failed runs."""
-    few = failed <= MAX_FAILED * total
-    share = (
-        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}"
+    message = (
+        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}: make "
+        "training stable, for instance by a smaller learning rate, and begin again"
     )
-    fix = "make training stable, for instance by a smaller learning rate, and begin again"
-    require(few, f"{share}: {fix}")
+    require(failed <= MAX_FAILED * total, message)
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if finite scores of any shape are all equal, or if any exceeds 1e100 in size."""
-    require_squares(float(np.abs(scores).max()))
-    first = scores.flat[0]
-    equal = f"all {scores.size} scores equal {first:g}: they must differ"
+    """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in size."""
+    _require_squares(float(np.abs(scores).max()))
+    equal = f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ"
     require(np.ptp(scores) > 0, equal)
 
 
-def require_squares(largest: float) -> None:
+def _require_squares(largest: float) -> None:
     """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE."""
     too_large = (
         f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}"

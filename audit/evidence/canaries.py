@@ -1,22 +1,23 @@
-"""Scores of many canaries per run, and the errors of a threshold, run by run.
+"""Scores of canaries, and the errors of a threshold in each run.
 
-There are two designs. In both the training runs are independent, each with K canaries from the same
-distribution, and a threshold's guess on a canary depends only on that canary.
+A canary is in if the run inserted it, and out if not. There are two designs of several runs. In both the
+training runs are independent, each with K canaries from the same distribution, and a threshold's guess on a
+canary depends only on that canary.
 
-Sets (LiDP paper, Section 3): K canaries are inserted in the runs of one set; runs of another, with K - 1 of
-them, score canaries that were never inserted. Runs of the first set give misses, runs of the second false
-alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries; runs of another insert K - 1, and score
+canaries that were never inserted. Runs of the first set give misses, runs of the second false alarms. By
+exchangeability the left-out canary, given the others, is a fresh draw.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives both. Fix a
 canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and the
 others are random data. So FNR_k and FPR_k, its error rates given its coin, satisfy the trade-off inequality
 FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k, for any dependence between the
-canaries of a run. This is not true for the share of misses among inserted canaries: it divides by a number
-that depends on the run's other coins.
+canaries of a run. This is not true for the fraction of misses among inserted canaries, which divides by a
+number that depends on the run's other coins.
 
 A user's coins may pass every test of fairness and still be unfair: if all coins have the probability p, the
-factors are 1 / p and 1 / (1 - p) instead of 2. With exact limits of p from all coins they are 1 / p_low and 1
-/ (1 - p_high), which overestimates both rates. The limits use a tenth of the error.
+factors are 1 / p and 1 / (1 - p) instead of 2. With confidence limits of p from all coins they are 1 / p_low
+and 1 / (1 - p_high), which overestimates both rates. The limits use a tenth of the bound's error probability.
 
 Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
 Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
@@ -24,7 +25,7 @@ So upper limits of the two average error rates bound the privacy parameter from 
 """
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,10 +36,10 @@ from audit.evidence.arrays import Array, hash_ranks, rank_all, require_apart, re
 from audit.written import counted
 
 Places = NDArray[np.int64]
-_PILOT_SHARE = 0.05  # of a set's runs, to choose the threshold
+_PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
-_LIMITS_SHARE = 0.1  # share of a bound's error for the limits of a user's coins
-_MIN_QUANTILES = 1_000  # of a known law, instead of scores out
+_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
+_MIN_QUANTILES = 1_000  # of a known distribution, instead of the scores of left-out canaries
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
@@ -49,26 +50,28 @@ class Shape(enum.Enum):
 
     ONE_CANARY = enum.auto()  # several runs with one canary each: scores are independent
     MANY_CANARIES = enum.auto()  # several runs with several each: a run's scores may be dependent
-    FRESH_DIRECTIONS = enum.auto()  # canaries drawn anew in each run: scores out have a known law
+    FRESH_DIRECTIONS = (
+        enum.auto()
+    )  # canaries drawn anew in each run: scores have a known null distribution
     ONE_RUN = enum.auto()  # a single run with many canaries
 
 
 def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of evidence from several runs, given the scored canaries per run (in, out)."""
+    """Returns the shape of several runs, given the number of scored canaries per run (in, out)."""
     return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
 class RunErrors(NamedTuple):
-    """The errors of guessing that a canary is in if its score is above a threshold, run by run.
+    """The errors of guessing that a canary is in if its score is above a threshold, in each run.
 
     Attributes:
-      misses: (n,) number of canaries of each run that were in and not above the threshold.
-      alarms: (m,) number of canaries of each run that were out and above the threshold.
-      canaries_in, canaries_out: numbers of canaries of a run that can give a miss, and a false alarm.
-      scale_in: scale_in * misses / canaries_in has a mean of at least the average false-negative rate (equal
-        to it if the chance of being in is known).
+      misses: (n,) the number of each run's canaries that were in and not above the threshold.
+      alarms: (m,) the number of each run's canaries that were out and above the threshold (false alarms).
+      canaries_in, canaries_out: the numbers of a run's canaries that can give a miss, and a false alarm.
+      scale_in: the factor with which scale_in * misses / canaries_in has the average false-negative rate as
+        its mean, or more if the probability of being in is unknown.
       scale_out: likewise the factor of alarms / canaries_out, for the average false-positive rate.
-      paired: whether misses and alarms come from the same runs (m = n); else they are independent.
+      paired: True if misses and alarms come from the same runs (m = n); else they are independent.
     """
 
     misses: Array
@@ -80,9 +83,9 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns an estimate of each error rate from each run: (false-positive (m,), false-negative (n,)).
+        """Returns estimates of the false-positive (m,) and false-negative (n,) rates, one from each run.
 
-        It is between 0 and the scale, so it may exceed 1 with fair coins, which have the scale 2.
+        They are between 0 and the scale, so with fair coins, which have the scale 2, they may exceed 1.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -97,8 +100,8 @@ class Counted(NamedTuple):
     """A threshold and its errors.
 
     Attributes:
-      threshold: the score above which a canary is guessed to be in.
-      pilot: its errors in the runs that chose it.
+      threshold: we guess that a canary is in if its score is above it.
+      pilot: its errors in the runs from which it was chosen.
       rest: its errors in the other runs, which a bound uses.
     """
 
@@ -108,12 +111,12 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as in a file, a row for each run, for the search of repeated rows.
+    """A table with a row for each run, as in a file, to find repeated rows.
 
     Attributes:
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), whether the canary of each score was in; None if the file does not have such bits.
-      has_no_ties: whether independent scores are never equal, except those of failed runs.
+      presence: (n, K), True if the canary of a score was in; None if a file has no such bits.
+      has_no_ties: True if independent scores are never equal, except those of failed runs.
     """
 
     scores: Array
@@ -126,8 +129,8 @@ class Coins(NamedTuple):
 
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
-      presence: (R, K) bool, whether the canary was in.
-      given: whether the coins are a user's, and may be unfair.
+      presence: (R, K) bool, True if the canary was in.
+      given: True if the coins are a user's, and may be unfair.
       failed: the number of scores of failed runs.
     """
 
@@ -148,44 +151,44 @@ class Coins(NamedTuple):
         """Returns a single table with a row for each run."""
         return [Rows(self.scores, self.presence)]
 
-    def select(self, kept: list[NDArray[np.bool_]]) -> "Coins":
-        """Returns some of the runs."""
-        (chosen,) = kept
+    def select(self, runs: list[NDArray[Any]]) -> "Coins":
+        """Returns some of the runs, from a list with one array: their indices or a mask."""
+        (chosen,) = runs
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): runs drawn by `_draw_pilots`, and the others, with `failed` = 0."""
-        keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
-        (parts,) = _draw_pilots(keys)
-        pilot, rest = (Coins(self.scores[part], self.presence[part], self.given) for part in parts)
-        return pilot, rest
+        """Returns (pilot, rest): runs drawn by `_draw_pilots`, and the others."""
+        # A different number for each pair of rank and bit.
+        pilot, rest = _draw_pilots(2 * _ranks(self.scores) + self.presence)
+        return self.select(pilot), self.select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns (scores in, scores out), flat."""
+        """Returns the scores of all canaries that were in (n,), and of those that were out (m,)."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors at a threshold."""
+        """Returns the errors of a threshold in each run."""
         guessed_in = self.scores > threshold
-        misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
-        alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
-        # Half of the canaries are in, on average.
-        return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, paired=True)
+        misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
+        alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
+        # On average half of the canaries are in, hence the scale 2.
+        return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors with rates that are at least the true rates on average, and the error that is left.
+        """Returns errors with raised scales, which allow for unfair coins, and the error left for a bound.
 
-        The library's own coins are fair, and their errors do not change. For a user's coins see the module's
-        docstring; `error` is the probability that a bound fails.
+        `error` is the probability that a bound may fail. For a user's coins, confidence limits of their
+        probability use a tenth of it (see the module's docstring). The library's own coins are fair, so their
+        errors do not change.
         """
         from audit.laws import intervals  # loads SciPy
 
         if not self.given:
             return errors, error
-        spent = _LIMITS_SHARE * error
+        spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
@@ -199,7 +202,7 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores of failed runs.
-      labelled: whether scores came in one list with a bit of presence each.
+      labelled: True if the scores came in one list with a bit of presence each.
     """
 
     inserted: Array
@@ -219,10 +222,10 @@ class Sets(NamedTuple):
         """Returns a table of the runs with the canaries, and one of the runs without."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
-    def select(self, kept: list[NDArray[np.bool_]]) -> "Sets":
-        """Returns some of the runs of each world."""
-        kept_in, kept_out = kept
-        return self._replace(inserted=self.inserted[kept_in], fresh=self.fresh[kept_out])
+    def select(self, runs: list[NDArray[Any]]) -> "Sets":
+        """Returns some of the runs, from a list with indices or a mask for each set."""
+        runs_in, runs_out = runs
+        return self._replace(inserted=self.inserted[runs_in], fresh=self.fresh[runs_out])
 
     def __str__(self) -> str:
         return (
@@ -230,51 +233,47 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each world drawn by `_draw_pilots`, and the others."""
-        pooled = np.concatenate(self.pooled())
-        ranks_in, ranks_out = np.split(_ranks(pooled), [self.inserted.size])
-        parts_in, parts_out = _draw_pilots(
+        """Returns (pilot, rest): runs of each set drawn by `_draw_pilots`, and the others."""
+        ranks = _ranks(np.concatenate(self.pooled()))
+        ranks_in, ranks_out = np.split(ranks, [self.inserted.size])
+        pilot, rest = _draw_pilots(
             ranks_in.reshape(self.inserted.shape), ranks_out.reshape(self.fresh.shape)
         )
-        pilot, rest = (
-            Sets(self.inserted[part_in], self.fresh[part_out])
-            for part_in, part_out in zip(parts_in, parts_out, strict=True)
-        )
-        return pilot, rest
+        return self.select(pilot), self.select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns (scores in, scores out), flat."""
+        """Returns the scores of all canaries that were in (n K,), and of those that were out (m M,)."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors at a threshold: misses with the canaries, false alarms without."""
-        misses = (self.inserted <= threshold).sum(1).astype(np.float64)
-        alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, paired=False)
+        """Returns the errors of a threshold in each run: misses of the first set, alarms of the second."""
+        misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
+        alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
+        return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors and error unchanged, because this design does not use coins."""
+        """Returns both arguments unchanged, because this design does not use coins (`Coins.widen`)."""
         return errors, error
 
 
 Design = Sets | Coins
-"""The scores of several runs, in either of the module's two designs."""
+"""The scores of several runs, in one of the two designs of this module."""
 
 
 class Fresh(NamedTuple):
-    """Scores of canaries that every run drew afresh. The law of the scores of left-out canaries is known.
+    """Scores of canaries that every run drew afresh. Left-out canaries have a known score distribution.
 
     The scores are cosines with uniform directions, or ranks among fresh draws, stored as cosines in
     RANK_DIMENSION dimensions (`audit.evidence.ranks`).
 
     Attributes:
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
-      presence: (R, K), whether the canary was in.
+      presence: (R, K), True if the canary was in.
       dimension: d, the dimension of the directions.
-      plain: whether a canary's score does not depend on other canaries' directions. False for ranks: the
-        ranks of a run share its fresh draws.
-      given: whether scores and directions are a user's.
-      in_order: whether rows are in start order.
+      plain: True if a canary's score does not depend on other canaries' directions. False for ranks, since
+        all ranks of a run use the same fresh draws.
+      given: True if scores and directions are a user's.
+      in_order: True if rows are in start order.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
       ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
     """
@@ -301,13 +300,13 @@ class Fresh(NamedTuple):
             return [Rows(self.ranked, self.presence)]
         return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
-    def select(self, kept: list[NDArray[np.bool_]]) -> "Fresh":
-        """Returns some of the runs."""
-        (chosen,) = kept
-        ranked = None if self.ranked is None else self.ranked[chosen]
-        return self._replace(
-            cosines=self.cosines[chosen], presence=self.presence[chosen], ranked=ranked
-        )
+    def select(self, runs: list[NDArray[Any]]) -> "Fresh":
+        """Returns some of the runs, from a list with one array: their indices or a mask."""
+        (chosen,) = runs
+        selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
+        if self.ranked is None:
+            return selected
+        return selected._replace(ranked=self.ranked[chosen])
 
     def __str__(self) -> str:
         """Returns the numbers of runs and canaries: "10 runs x 256 fresh directions, all inserted"."""
@@ -320,34 +319,33 @@ class Fresh(NamedTuple):
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
     def is_out(self) -> NDArray[np.bool_]:
-        """Returns which canaries (R, K) were out, in runs that did not fail."""
+        """Returns a mask (R, K) of the canaries that were out, in runs that did not fail."""
         return np.asarray(~self.presence & (self.cosines != FAILED))
 
     def out(self) -> Array:
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
-        out: Array = self.cosines[self.is_out()]
-        return out
+        return np.asarray(self.cosines[self.is_out()])
 
     def ranks(self) -> Places:
         """Returns the ranks (R, K) of the cosines, from 1, the highest score, to `draws` + 1."""
         from audit.laws import cosine_law  # loads SciPy
 
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
-        ranks: Places = np.rint(tails * (self.draws + 1)).astype(np.int64)
-        return ranks
+        return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
     @property
     def failed(self) -> int:
-        """Returns the number of a user's scores of failed runs."""
+        """Returns how many of a user's scores are of failed runs."""
         if not self.given:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns (scores in, scores out), flat, for figures and rates.
+        """Returns the scores of all canaries that were in (n,), and of those that were out (m,), for figures.
 
-        Scores out are evenly spaced quantiles of the known law: equal in number to the cosines, but at least
-        1,000 and at most 20,000. Ranks are shown as normal deviates, higher for a better rank.
+        The scores of left-out canaries are evenly spaced quantiles of the known distribution: as many as the
+        cosines, but at least 1,000 and at most 20,000. Ranks become normal deviates, higher for a better
+        rank.
         """
         from scipy import special  # slow to load
 
@@ -358,17 +356,18 @@ class Fresh(NamedTuple):
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Each deviate is that of the rank's middle tail probability.
+        # Rank r has the tail probabilities from (r - 1) / places to r / places; we use the middle one.
         places = self.draws + 1
         ranks_in = self.ranks()[self.presence]
         ranks_out = np.ceil(levels[::-1] * places)
-        deviates_in: Array = -special.ndtri((ranks_in - 0.5) / places)
-        deviates_out: Array = -special.ndtri((ranks_out - 0.5) / places)
+        deviates_in, deviates_out = (
+            -special.ndtri((ranks - 0.5) / places) for ranks in (ranks_in, ranks_out)
+        )
         return deviates_in, deviates_out
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a user's scores and coins after all checks except that of the coins' fairness.
+    """Returns a user's scores and coins, after all checks except those for fair coins.
 
     Args:
       scores: (R, K), K canaries in each of R runs; NaN for a failed run.
@@ -394,7 +393,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
         failed run.
       scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        contain K - 1 canaries, which are not scored: runs without any would make bounds too high.
+        insert K - 1 canaries, which are not scored: without them bounds would be too high.
 
     Raises:
       InputError: for values that are not scores, bits of presence instead of the scores out, an empty world,
@@ -417,20 +416,19 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if a user gave bits of presence (1 for a canary in) instead of the scores out."""
-    # Scores out of 0 and 1 may be real, such as guesses or votes, if the scores in are whole numbers too.
+    """Raises InputError if `scores_out` has bits of presence, 1 for a canary that was in, and no scores."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
+    # If the scores in are whole numbers too, scores of 0 and 1 may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
-    has_fractions_in = bool((known_in != np.round(known_in)).any())
+    has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    require(
-        not is_presence, f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
-    )
+    message = f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
+    require(not is_presence, message)
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns the number of NaN in all scores; raises InputError if that is more than half."""
+    """Returns how many scores are NaN, those of failed runs; raises InputError if it is more than half."""
     scores = np.concatenate([*map(np.ravel, worlds)])
     failed = int(np.isnan(scores).sum())
     require_few_failed("scores", failed, scores.size)
@@ -444,39 +442,41 @@ def _describe_shape(scores: Array) -> str:
 
 
 def _ranks(scores: Array) -> Places:
-    """Returns each score's place among the distinct scores, from 0, in the scores' shape."""
+    """Returns the place of each score among the different scores, from 0, in the same shape."""
     places = np.unique(scores, return_inverse=True)[1]
     return places.astype(np.int64).reshape(scores.shape)
 
 
-def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
-    """Draws a pilot of each world's runs, a twentieth but at least 4, to choose a threshold.
+def _draw_pilots(*sets: Places) -> tuple[list[Places], list[Places]]:
+    """Draws a pilot from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
 
-    The draw does not depend on the order of runs or of the canaries in a run.
+    The draw is seeded by the scores, so it does not depend on the order of runs or of the canaries in a run.
 
     Args:
-      worlds: the keys (runs, K) of the scores of each world, such as ranks.
+      sets: the scores (runs, K) of each set, as integers such as ranks.
 
     Returns:
-      For each world, the rows of the pilot's runs and of the other runs.
+      (pilot, rest), each with the indices of the runs in every set.
 
     Raises:
-      InputError: if there are fewer than 8 runs.
+      InputError: if a set has fewer than 8 runs.
     """
     all_rows = []
     ordered = []
-    for keys in worlds:
+    for keys in sets:
         sorted_keys = np.sort(keys, axis=1)
         rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
         all_rows.append(rows)
         ordered.append(sorted_keys[rows])
     rng = np.random.default_rng(hash_ranks(*ordered))
-    pairs = []
+    pilot = []
+    rest = []
+    least = 2 * _MIN_PILOT
     for rows in all_rows:
         runs = len(rows)
-        least = 2 * _MIN_PILOT
         require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
         drawn = rows[rng.permutation(runs)]
-        size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
-        pairs.append((drawn[:size], drawn[size:]))
-    return pairs
+        size = max(round(_PILOT_FRACTION * runs), _MIN_PILOT)
+        pilot.append(drawn[:size])
+        rest.append(drawn[size:])
+    return pilot, rest

@@ -1,15 +1,15 @@
-"""The number of decimals that a user's cosines need for bounds that use the exact law of a cosine.
+"""Rejects cosines that were rounded too coarsely for bounds that use the exact distribution of a cosine.
 
 Rounding to the nearest decimal raises cosines above a threshold by up to half a step s of the decimal grid. A
 uniform direction's cosine has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in this unit.
 
-- The share of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which is
-at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the share.
+- The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
+is at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
-MAX_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
-threshold of `exact_null`, the latter is 1.02. At the limit, 0 of 60 such audits without leakage prove an
-epsilon above 0, and 48 at 100 times the limit.
+MAX_STEP is the largest allowed x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40,
+the last threshold of `exact_null`, the latter is 1.02. With the largest x, 0 of 60 such audits without
+leakage prove an epsilon above 0; with 100 times as much, 48 do.
 """
 
 import math
@@ -26,12 +26,12 @@ _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the gr
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns the least number of decimals that rounded cosines need in a dimension."""
+    """Returns the smallest allowed number of decimals of rounded cosines in `dimension` dimensions."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
 def require_decimals(cosines: Array, dimension: int) -> None:
-    """Raises InputError if cosines were rounded too coarsely for their exact law.
+    """Raises InputError if cosines were rounded too coarsely for bounds that use their exact distribution.
 
     Args:
       cosines: Any shape, in [-1, 1]; -1 for a failed run.
@@ -48,10 +48,10 @@ def require_decimals(cosines: Array, dimension: int) -> None:
 
 
 def _find_decimals(cosines: Array, most: int) -> int | None:
-    """Returns the number of decimals of rounded cosines; None if they have more than `most`, or may have.
+    """Returns the number of decimals of rounded cosines; None if they have or may have more than `most`.
 
     Cosines (any shape, in [-1, 1]) may be on a decimal grid by chance: 0, 1 and -1 occur without rounding,
-    and few cosines may be on a fine grid. Equal cosines count once.
+    and a few cosines may be on a fine grid. Equal cosines count once.
     """
     sizes = np.unique(np.abs(cosines))
     tolerances = _PRECISION * sizes
@@ -63,7 +63,7 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
         distances = np.abs(sizes - np.round(sizes / step) * step)
         if np.any(distances > tolerances):
             continue
-        # Of unrounded cosines, each lies so near to the grid with this probability.
+        # The probability that an unrounded cosine lies this close to the grid.
         chances = np.minimum(2 * tolerances / step, 1.0)
         if np.log(chances).sum() < np.log(_LEVEL):
             return decimals

@@ -1,15 +1,16 @@
-"""Tests that reject unfair or dependent coins of a user before a bound uses them.
+"""Tests that reject a user's unfair or dependent coins before a bound uses them.
 
 Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
-same probability, with limits computed from the coins (`canaries.Coins.widen`). Coins of several
-probabilities, a single draw for all runs, and canaries sorted by world look alike in a file, and make bounds
-wrong. Each test is exact or conservative for fair coins (R, K), and all tests together reject such coins with
-probability at most ERROR:
+same probability, which they bound from the coins (`canaries.Coins.widen`). Coins with several probabilities,
+one draw of coins for all runs, and canaries sorted by world look alike in a file, and make bounds wrong. Each
+test is exact or conservative for fair coins (R, K), and all tests together reject such coins with probability
+at most ERROR:
 
     totals       overall, per row and per column: Binomial(n, 1/2), two-sided
-    lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
-                 form paths without a circle, so they are fair coins themselves
-    dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound by the exact law of one
+    lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the
+                 differences form paths without a circle, so they are fair coins themselves
+    dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound, by the exact distribution of
+                 a total
 
 and likewise for columns. Coins that pass can still be unfair in ways that this number of coins does not show.
 """
@@ -29,7 +30,7 @@ Array = NDArray[np.float64]
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
 _MAX_LAGS = 64  # the largest distance of two compared coins
-# The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+# The values of t for Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
 _TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
@@ -38,7 +39,7 @@ _REMEDY = "presence has to be drawn by fair independent coins"
 
 
 class _Test(NamedTuple):
-    """A test's log p-value (natural), and a message: what is wrong if the p-value is small."""
+    """The natural log of a test's p-value, and a message that says what is wrong if the p-value is small."""
 
     log_p: float
     message: str
@@ -50,7 +51,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests.
+    Fair coins are rejected with a probability of at most ERROR, 1e-6: the tests share it (Bonferroni).
     """
     tests = list(_tests(presence))
     worst = min(tests)
@@ -59,7 +60,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of coins (R, K)."""
+    """Yields the results of all tests of coins (R, K): of the total, of rows (runs), and of columns."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -68,9 +69,9 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of a table (rows, columns) that its shape allows.
+    """Yields the results of the tests of a table of coins (rows, columns) that its shape allows.
 
-    `row` and `column` are the words for a row and a column in messages.
+    `row` and `column` are the words for a row and a column in messages, such as "run" and "canary".
     """
     totals = bits.sum(1)
     rows, width = bits.shape
@@ -82,16 +83,16 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns the expected number of heads among fair coins, in words: "fair coins would give 50 +- 5"."""
+    """Returns the number of heads among fair coins, with its deviation: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """Returns natural logs of two-sided binomial p-values of counts (any shape) of heads among fair coins.
+    """Returns natural logs of the two-sided binomial p-values of numbers of heads among fair coins.
 
-    A p-value is twice the probability of the smaller tail, and at most 1.
+    A p-value is twice the probability of the smaller tail, and at most 1. Counts may have any shape.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -100,7 +101,7 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
-    """Tests whether a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
+    """Tests if a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
 
     The p-value is that of the most extreme row, times the number of rows (Bonferroni).
     """
@@ -112,10 +113,10 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests whether bits (rows, columns) at some distance are equal, or different, too often.
+    """Tests if bits (rows, columns) at some distance are equal, or different, too often.
 
     Distances are 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is that of
-    the most extreme distance, times their number (Bonferroni).
+    the most extreme distance, times their number (Bonferroni). `column` is the word for a column.
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     compared = []
@@ -133,24 +134,22 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
 
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
-    """Tests whether the totals (rows,) of rows of K = `width` coins differ too much, or too little.
+    """Tests if the totals (rows,) of rows of K = `width` coins differ too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
-    bound the upper tail, negative t the lower. The moments come from the exact binomial law of a total.
+    bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(_FAR * fair_deviation) + 1
-    lowest = max(middle - reach, 0)
-    highest = min(middle + reach, width)
-    values = np.arange(lowest, highest + 1)
+    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
     # log C(K, S) = -log(K + 1) - log B(K - S + 1, S + 1), with the beta function B
     log_beta = special.betaln(width - values + 1, values + 1)
-    log_law = -log_beta - np.log(width + 1) - width * np.log(2)
+    log_probabilities = -log_beta - np.log(width + 1) - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
     # The log of E[exp(t X)] for a single row, at each t of _TILTS.
-    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)
+    log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)
 
     rows = len(totals)
     observed = ((2 * totals - width) ** 2 / width).sum()

@@ -1,11 +1,12 @@
 """Evidence from a user's scores, after checks.
 
-The shape of the scores gives the design of the audit:
+The shape of the scores gives the design of the audit. R is the number of runs, which may be 1, and K the
+number of canaries per run:
 
-    two_worlds(scores_in, scores_out)   runs with the canary and runs without, of one canary or of several
-    coins(scores, presence)             (R, K): R runs of K canaries, each in by a fair coin; (1, K): one run
-    cosines(values, dimension)          (R, K): K directions that every run drew afresh, all in; (1, K): one
-    ranks(scores, fresh)                (R, K) of canaries, (R, M) of fresh draws from the same generator
+    two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
+    coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
+    cosines(values, dimension)          (R, K) cosines with directions that every run drew afresh and inserted
+    ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
 
 Arrays, a file and a table give the same evidence.
 """
@@ -19,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
-from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import ranks as ranks
@@ -33,8 +33,8 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """Returns the evidence of canaries that were in or out by independent fair coins.
 
     Args:
-      scores: (R, K), scores of any kind for K canaries in each of R runs, or (1, K) for a single run; higher
-        means in, NaN for a failed run.
+      scores: (R, K), scores of any kind for K canaries in each of R runs; higher means in, NaN for a failed
+        run.
       presence: (R, K), 1 if the canary was in, else 0.
 
     Raises:
@@ -47,7 +47,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # A user's coins may be slightly unfair. Bounds allow for that.
+    # A user's coins may be slightly unfair, which bounds allow for if `given` is true.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
     check_either(_require_fair, drawn)
     if len(drawn.scores) > 1:
@@ -72,9 +72,9 @@ def cosines(
         single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
-      leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: whether rows are in start order. The bound is then the largest that was reached after any
-        number of runs, and is valid wherever they stop. Not used for a `OneRun`.
+      leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
+      in_order: True if rows are in start order. The bound is then the largest after any number of runs, and
+        is valid wherever they stop. Not used for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -84,7 +84,7 @@ def cosines(
     >>> str(audit.cosines(values, dimension=62_006))
     '10 runs x 256 fresh directions, all inserted'
     """
-    # A DataFrame's columns would be taken for canaries.
+    # We would take the columns of a DataFrame for canaries.
     require(not hasattr(values, "columns"), "cosines must be an array, got a table")
     array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
@@ -98,21 +98,21 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
     Args:
       observed: (K,) cosines of inserted canaries.
-      unobserved: (M,) cosines of left-out canaries from the same distribution; None to use the exact law of a
-        uniform direction's cosine instead.
+      unobserved: (M,) cosines of left-out canaries from the same distribution, to which a null distribution
+        is fitted; None to use the exact distribution of a uniform direction's cosine.
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
     run = one_run_evidence.check_own_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and their squares are not limited.
+    # With a fitted null, cosines may be maxima over rounds, and their squares have no upper bound.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
     return OneRun(None, run)
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the arrays and numbers of evidence as JSON, without its options."""
-    parts = [part for part in evidence if not isinstance(part, bool)]
+    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its options."""
+    parts = [part for part in evidence if not isinstance(part, bool)]  # options are booleans
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -129,7 +129,7 @@ def _cosines_of_one_run(
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
-    bits = np.atleast_2d(floats("the bits of presence", presence))
+    bits = np.atleast_2d(arrays.floats("the bits of presence", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     coins_of_run = Coins(values[None], present, given=True)
     check_either(_require_fair, coins_of_run)

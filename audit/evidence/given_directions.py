@@ -2,30 +2,31 @@
 
 `exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. These checks reject
 
-- a spread beyond 1/sqrt(d), as if d counts parameters that are not trained: for inserted canaries, about
-their run's mean (about the mean of all for one canary per run), since a canary shifts its cosine and does not
-widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their cosines instead;
+- a spread beyond 1/sqrt(d), as if d counts parameters that are not trained. We measure the spread of inserted
+canaries about their run's mean (about the mean of all for one canary per run), since a canary shifts its
+cosine and does not widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their
+cosines instead;
 - columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), as if one
-seed drew the directions of all runs: the common part of the movement in every run, including other canaries,
-is nearer to some of them;
-- squares with a larger sum within a run than any vector gives (`require_possible`).
+seed drew the directions of all runs. The part of the movement that all runs share, including other canaries,
+is then nearer to some directions;
+- squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
 cosines of one run depend on each other: each is divided by the length of the movement outside the other K - 1
 directions, in d - K + 1 dimensions, and the inverse Gram matrix correlates the numerators. Their squares then
 spread like 1 - K/d times the number of independent ones, over a denominator of d - K degrees of freedom per
-run. So the spread is compared to Fisher's F with these degrees of freedom instead of chi-squared (measured:
-the error is at most the nominal one for K/d up to 1). Cosines do not show whether leave-one-out was used, so
-we test all of them this way. If K is small relative to d it is the same test.
+run. So we compare the spread to Fisher's F with these degrees of freedom instead of chi-squared (measured:
+the error is at most the nominal one for K/d up to 1). Cosines do not show if leave-one-out was used, so we
+test all of them this way. If K is small relative to d it is the same test.
 
-With all canaries inserted, the checks cannot detect: coordinates, or directions of another law, instead of
-uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a rehearsal the
-drift, or if canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a
-sign or a run chosen by its score; a dimension that is slightly too large.
+With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
+instead of uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a
+rehearsal the drift, or if canaries are few for the dimension (K mu^2 / d of a percent); directions that
+training knew; a sign or a run chosen by its score; a dimension that is slightly too large.
 
-A failed run has NaN for its cosines. Without the canary, failure does not depend on the direction, so
-P(cosine > t) is at most a(t) for any fixed value of a failure: here -1, below all others. The checks above
-ignore failures, which only affects rejections.
+A failed run has NaN for its cosines. Without the canary, failure does not depend on the direction, so the
+probability of a cosine above t is at most a(t) for any fixed value of a failure. We use -1, below all others.
+The checks above ignore failures, which only affects rejections.
 """
 
 from typing import Any
@@ -47,7 +48,7 @@ LEVEL = 1e-6  # the error of each test
 MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
 MAX_DIMENSION = 10**13
 _IMPOSSIBLE = 1e-9  # the probability of rejecting possible cosines for their sum of squares
-_MANY = 1e12  # degrees of freedom with which F becomes chi-squared
+_MANY = 1e12  # degrees of freedom with which Fisher's F becomes chi-squared
 _SLACK = 1e-6  # relative rounding error of cosines in float32
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _FIX = (
@@ -73,10 +74,8 @@ def given(
     require_type("in_order", in_order, bool)
     size = require_dimension(dimension)
     values = _check_cosines(cosines)
-    present = np.ones(values.shape, bool)
-    if presence is not None:
-        present = check_bits(presence, values.shape)
-    # This comes before the tests of the law because rounding looks like a wrong dimension.
+    present = check_bits(presence, values.shape)
+    # This comes before the tests of the distribution because rounding looks like a wrong dimension.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
@@ -86,20 +85,24 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if canary k had the same direction in every run."""
-    counts = design.presence & (design.cosines != FAILED)
-    require(columns_p_value(design.cosines, counts) >= LEVEL, _SAME)
+    """Raises InputError if each canary seems to have had the same direction in every run."""
+    require(columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL, _SAME)
+
+
+def _find_inserted(design: Fresh) -> Bits:
+    """Returns a mask (R, K) of the canaries that were in, in runs that did not fail."""
+    return design.presence & (design.cosines != FAILED)
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
     """Raises InputError if a run's squared cosines have a larger sum than uniform directions allow.
 
-    Possible cosines are rejected with a probability of at most _IMPOSSIBLE.
+    Valid cosines are rejected with a probability of at most 1e-9.
 
     Args:
       cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
       dimension: d, the dimension of the directions.
-      leave_one_out: whether the other canaries' directions were projected out of each cosine's vector.
+      leave_one_out: True if the other canaries' directions were projected out of each cosine's vector.
     """
     runs, canaries = cosines.shape
     error = _IMPOSSIBLE / runs
@@ -107,7 +110,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
         limit = cosine_law.limit_squares(canaries, dimension, error)
     elif 2 <= canaries <= dimension:
         limit = cosine_law.limit_left_out_squares(canaries, dimension, error)
-    else:  # there is no limit
+    else:  # the sum has no bound
         return
     without_failed = np.where(cosines == FAILED, 0.0, cosines)
     sums = np.square(without_failed).sum(axis=1)
@@ -126,10 +129,8 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 def require_dimension(dimension: Any) -> int:
     """Returns a user's dimension as an int; raises InputError for another type or range."""
     size = number("dimension", dimension, int)
-    fits = 2 <= size <= MAX_DIMENSION
-    require(
-        fits, f"`dimension={size}`: give 2 to {MAX_DIMENSION:,}, the number of trained parameters"
-    )
+    range_of_sizes = f"give 2 to {MAX_DIMENSION:,}, the number of trained parameters"
+    require(2 <= size <= MAX_DIMENSION, f"`dimension={size}`: {range_of_sizes}")
     return size
 
 
@@ -137,11 +138,11 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
     Each run's own mean is subtracted first. The p-value is 1 if no test is possible: with fewer than 3 runs
-    or 10 canaries, with too few cosines that count, or if no run has cosines that differ.
+    or 10 canaries, with too few cosines that count, or if cosines do not differ within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
-      presence: (R, K), whether a cosine counts.
+      presence: (R, K), True for the cosines to use.
     """
     if len(cosines) < 3 or cosines.shape[1] < MIN_COSINES:
         return 1.0
@@ -164,18 +165,17 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on the test of a user's dimension.
+    """Returns a note on how a user's dimension was tested.
 
-    The test is that of the cosines' law if enough canaries were out, else that of the spread of inserted
-    canaries' cosines.
+    It was tested by the distribution of the cosines if enough canaries were out, else by the spread of the
+    cosines of inserted canaries.
     """
     danger = "a dimension that is too large makes bounds wrong"
     tested = ""
     if len(design.out()) >= MIN_COSINES:
         tested = f"{len(design.out()):,} cosines of canaries that were not inserted"
     elif measure_spread(design)[1] >= MIN_COSINES - 1:
-        count = int((design.presence & (design.cosines != FAILED)).sum())
-        tested = f"the spread of {count:,} cosines"
+        tested = f"the spread of {_find_inserted(design).sum():,} cosines"
     if not tested:
         return f"dimension {design.dimension:,} was not tested: there are too few cosines; {danger}"
     return f"dimension {design.dimension:,} was tested by {tested}, which shows only a large excess; {danger}"
@@ -184,14 +184,15 @@ def describe_dimension(design: Fresh) -> str:
 def measure_spread(design: Fresh) -> tuple[float, int]:
     """Returns the spread of the cosines of inserted canaries about their run's mean.
 
-    With one canary per run, they spread about the mean of all runs. Failed runs are left out.
+    With one canary per run, it is the spread about the mean of all runs. Failed runs are left out.
 
     Returns:
-      (sum of the squared deviations of the cosines from their means, freedom / d on average; freedom, the
-        number of independent deviations)
+      squares: the sum of the squared deviations of the cosines from their means. In d dimensions its mean is
+        freedom / d.
+      freedom: the number of independent deviations.
     """
     cosines = design.cosines
-    presence = design.presence & (cosines != FAILED)
+    presence = _find_inserted(design)
     if cosines.shape[1] == 1:
         cosines = cosines.T
         presence = presence.T
@@ -213,15 +214,20 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     return np.where(failed, FAILED, values).reshape(len(values), -1)
 
 
-def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's bits of presence (`arrays.bits`); raises InputError if no canary is in."""
+def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
+    """Returns a user's bits of presence (`arrays.bits`), or only True for None, if all canaries were in.
+
+    Raises InputError if no canary is in.
+    """
+    if presence is None:
+        return np.ones(shape, bool)
     bits = arrays.bits(presence, shape)
     require(bits.any(), "presence puts all canaries out: those that are in are needed")
     return bits
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) minus their run's mean over inserted canaries; 0 if `presence` is false."""
+    """Returns cosines (R, K) minus the mean of their run's cosines with presence; 0 for those without."""
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
     means = sums / np.maximum(counts, 1)
@@ -231,8 +237,8 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: bounds are valid with too small a dimension. The module's docstring explains
-    the F law.
+    A smaller spread is allowed: bounds are valid if the dimension is too small. The module's docstring
+    explains the comparison with Fisher's F.
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -240,12 +246,11 @@ def _require_spread(design: Fresh) -> None:
     numerator = float(freedom)
     denominator = _MANY
     canaries = design.cosines.shape[1]
-    is_present = design.presence & (design.cosines != FAILED)
-    runs = int(np.count_nonzero(is_present.any(1)))
+    runs = int(np.count_nonzero(_find_inserted(design).any(1)))
     if runs > 1 or not design.plain:
-        # The lower limits keep the law defined for K = d.
-        independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
-        numerator = max(freedom * independent_share, 1.0)
+        # The minimum values keep the distribution defined for K = d.
+        independent_fraction = max(1 - canaries / design.dimension, 1 / design.dimension)
+        numerator = max(freedom * independent_fraction, 1.0)
         denominator = float(max(runs * (design.dimension - canaries), 1))
     ratio = squares * design.dimension / freedom
     if special.fdtrc(numerator, denominator, ratio) >= LEVEL:

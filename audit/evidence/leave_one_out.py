@@ -1,6 +1,6 @@
-"""Each canary's cosine with a model's movement, after the other canaries are projected out.
+"""The cosine of each canary with a model's movement, after the other canaries are projected out.
 
-audit/methods/README.md explains why its law stays exact.
+audit/methods/README.md explains why its exact distribution stays known.
 """
 
 import numpy as np
@@ -9,12 +9,12 @@ from scipy import linalg
 from audit.errors import InputError, require
 from audit.evidence.arrays import Array
 
-# The least share of a direction's squared length outside the span of the others.
+# The smallest allowed fraction of a direction's squared length outside the span of the others.
 _MIN_OUTSIDE = 1e-9
 
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
-    """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of all K directions v_j, in [-1, 1].
+    """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of K directions v_j, in [-1, 1].
 
     u is the movement of the parameters. u_j is u minus its projection on the span of the other K - 1
     directions. Let V have the directions as rows, let G = V V', w = G^-1 V u, and let g be the diagonal of
@@ -40,13 +40,11 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
         factor = linalg.cho_factor(gram, lower=True)
     except linalg.LinAlgError:
         raise InputError(dependent) from None
-    identity = np.eye(len(gram))
-    inverse = np.asarray(linalg.cho_solve(factor, identity))
+    inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
     g = np.diag(inverse)
-    least = _MIN_OUTSIDE * np.diag(gram)
-    require((1 / g > least).all(), dependent)
+    require((1 / g > _MIN_OUTSIDE * np.diag(gram)).all(), dependent)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
-    with np.errstate(invalid="ignore"):  # 0 / 0 where w_j = 0 and r = 0: replaced by 0 below
+    with np.errstate(invalid="ignore"):  # if w_j and r are 0, 0 / 0 is replaced by 0 below
         ratios = (w / g) / np.sqrt(r + w**2 / g)
     return np.where(w == 0, 0.0, np.clip(ratios, -1.0, 1.0))

@@ -10,7 +10,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins, Shape
 
-LEAST_CANARIES = 10
+MIN_CANARIES = 10
 
 
 class Cosines(NamedTuple):
@@ -31,7 +31,7 @@ class OneRun(NamedTuple):
     """The scores of a single run's canaries: with coins, as cosines, or both.
 
     Attributes:
-      coins: scores (1, K) and presence (1, K), if a fair coin put each canary in or out; else None.
+      coins: scores (1, K) and presence (1, K) if a fair coin put each canary in or out; else None.
       cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores.
     """
 
@@ -50,18 +50,18 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns whether scores are cosines with an exact null law, not a fitted one."""
+        """Returns True if scores are cosines with an exact null distribution, not a fitted one."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of canaries that were in, and of those that were out."""
+        """Returns the scores of all canaries that were in (n,), and of those that were out (m,)."""
         if self.coins is not None:
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns the numbers of canaries in words, with their coins or their null."""
+        """Returns the numbers of canaries in words, with their coins or their null distribution."""
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
             return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
@@ -73,7 +73,7 @@ class OneRun(NamedTuple):
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run, after checks of each number but not of their law.
+    """Returns cosines of a single run, after checks of the numbers but not of their distribution.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -83,27 +83,25 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
     Raises:
       InputError: for an array of another shape, or an invalid cosine.
     """
-    checked = _check_cosines("observed", observed)
-    if unobserved is None:
-        return Cosines(checked, np.empty(0), dimension)
-    return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
+    left_out = np.empty(0)
+    if unobserved is not None:
+        left_out = _check_cosines("unobserved", unobserved)
+    return Cosines(_check_cosines("observed", observed), left_out, dimension)
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns a user's cosines (K,) as float64, clipped to [-1, 1] if they exceed it by rounding.
+    """Returns a user's cosines (K,) as float64, clipped to [-1, 1]; `name` is their kind, for messages.
 
-    Raises:
-      InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.
+    Raises InputError unless they are a vector of at least 10 finite values in [-1, 1], not all equal.
     """
     array = arrays.cosines(f"the {name} cosines", values)
     shape = f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)"
     require(array.ndim == 1, shape)
-    few = f"there are {len(array)} {name} cosines: give at least {LEAST_CANARIES}"
-    require(len(array) >= LEAST_CANARIES, few)
-    bad = int(np.count_nonzero(np.isnan(array)))
+    few = f"there are {len(array)} {name} cosines: give at least {MIN_CANARIES}"
+    require(len(array) >= MIN_CANARIES, few)
+    bad = np.count_nonzero(np.isnan(array))
     failed = f"{bad} of {len(array)} {name} cosines are not finite"
-    fix = "the run failed; audit several runs together, including this one"
-    require(not bad, f"{failed}: {fix}")
+    require(not bad, f"{failed}: the run failed; audit several runs together, including this one")
     equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they must differ"
     require(np.ptp(array) > 0, equal)
     return array

@@ -1,20 +1,20 @@
-"""Ranks of canaries among fresh draws. The law of a left-out canary's rank is known exactly.
+"""Ranks of canaries among fresh draws. The distribution of a left-out canary's rank is known exactly.
 
 K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
-the same generator, and all are scored on the released model by the same function. Without canary k, it and
-the M fresh draws are exchangeable given the model, so with ties broken at random
+the same generator, and all are scored on the released model by the same function. If canary k was left out,
+it and the M fresh draws are exchangeable given the model, so with ties broken at random
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
 for any scores and any dependence between a run's canaries. `convert_to_cosines` maps a rank to the scale of
 the cosines of fresh directions, so their methods apply to ranks.
 
-The ranks of a run share its fresh draws, and are not independent. So a canary's rank must not choose the
-threshold of another (`Fresh.plain` is false), and K left-out canaries test the law like K M / (K + M)
-independent ones (`measure_law`).
+All ranks of a run use the same fresh draws, so they are not independent. Hence a canary's rank must not
+choose the threshold of another (`Fresh.plain` is False), and K left-out canaries test the distribution of
+ranks like K M / (K + M) independent ones (`measure_law`).
 
 The tests cannot detect canaries that were selected after they were drawn, or fresh draws that are canaries
-too. They detect fresh draws from another generator by left-out canaries or on the initial model (`ranks`).
+too. Left-out canaries, or scores on the initial model, show if fresh draws come from another generator.
 """
 
 from typing import Any
@@ -28,9 +28,11 @@ from audit.evidence.arrays import Array, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
 
 Bits = NDArray[np.bool_]
-LEVEL = 1e-6  # a smaller p-value means that two laws differ
-MOST_DRAWS = 10**9
-_BELOW = 1e-9  # rank cosines are lowered by this share because rounding must not lift them above a threshold
+LEVEL = 1e-6  # a smaller p-value means that two distributions differ
+MAX_DRAWS = 10**9
+_BELOW = (
+    1e-9  # fraction by which cosines are lowered, or rounding might lift them above a threshold
+)
 _MAX_TAIL = 1 - 1e-12  # a tail probability of 1 would give the cosine -1 of a failed run
 _FIX = "draw both by one generator, and score them by one function"
 
@@ -46,8 +48,8 @@ def ranks(
     """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its K canaries anew, independently of each other, and inserts them. Afterwards M fresh
-    examples are drawn. One function scores all of them on the released model, without knowing which are in.
-    You must not select canaries or fresh draws after they were drawn.
+    examples are drawn. One function scores all of them on the released model, without knowing which were
+    inserted. You must not select canaries or fresh draws after they were drawn.
 
     Args:
       scores: (R, K) scores of the canaries of R runs, of any kind; higher means in. Or the ranks of each
@@ -55,11 +57,11 @@ def ranks(
         random. NaN for a failed run, in `fresh` too.
       fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
-        Left-out canaries test the law of ranks.
+        Left-out canaries test the distribution of ranks.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
       seed: seed of the random order of ties. Draw it once, before you see the scores.
-      in_order: whether rows are in start order. The bound is then the largest that was reached after any
-        number of runs, and is valid wherever they stop.
+      in_order: True if rows are in start order. The bound is then the largest after any number of runs, and
+        is valid wherever they stop.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -81,13 +83,13 @@ def ranks(
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
         require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
-        require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
+        require(1 <= draws <= MAX_DRAWS, f"`fresh={draws}`: give 1 to {MAX_DRAWS:,} fresh draws")
         own_ranks: NDArray[Any] = _check_ranks(scores, draws)
         failed = np.isnan(own_ranks)
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
-        has_failed = np.isnan(ranked).all(axis=1, keepdims=True)
+        has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
         ranked = np.where(has_failed, 0.0, ranked)
         own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
         failed = np.broadcast_to(has_failed, own_ranks.shape)
@@ -95,22 +97,20 @@ def ranks(
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
 
-    present = np.ones(own_ranks.shape, bool)
-    if presence is not None:
-        from audit.evidence.given_directions import check_bits  # loads SciPy
+    from audit.evidence.given_directions import check_bits  # loads SciPy
 
-        present = check_bits(presence, own_ranks.shape)
+    present = check_bits(presence, own_ranks.shape)
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the evidence of the library's own runs, which needs no checks: ranks among fresh draws.
+    """Returns the ranks of the library's own runs among fresh draws, as evidence without checks.
 
     Args:
-      below: (R, K), how many fresh draws score below each canary, with ties broken already.
-      presence: (R, K), whether the canary was in.
+      below: (R, K), how many fresh draws score below each canary, after ties were broken.
+      presence: (R, K), True if the canary was in.
       draws: M, the number of fresh draws in each run.
     """
     counts = np.rint(below).astype(np.int64)  # stored as floats
@@ -132,9 +132,9 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
 
 
 def _require_one_law(initial: Any, seed: int) -> None:
-    """Raises InputError if canaries and fresh draws have different laws on the initial model.
+    """Raises InputError if canaries and fresh draws differ in distribution on the initial model.
 
-    That model does not depend on either, so a difference shows that they come from different generators.
+    The initial model depends on neither, so a difference shows that they come from different generators.
     `initial` is the pair (scores (R, K), fresh scores (R, M)).
     """
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
@@ -150,10 +150,10 @@ def _require_one_law(initial: Any, seed: int) -> None:
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
-    """Returns a cosine in RANK_DIMENSION dimensions for each rank, which the methods for cosines can use.
+    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
 
-    A left-out canary has the rank r or a better one with probability r / (M + 1). Its cosine is the one that
-    a random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding it
+    A left-out canary has the rank r or a better one with probability r / (M + 1). We use the cosine that a
+    random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding it
     exceeds a threshold with at most the probability of a random direction's cosine.
 
     Args:
@@ -169,16 +169,16 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 
 
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
-    """Tests whether left-out canaries and fresh draws have the same law, and returns the p-value.
+    """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
 
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to r / (M +
-    1), with a fixed seed. The deviates are tested by `gaussians.measure_normality`. Ranks of a run share its
+    1), with a fixed seed. `gaussians.measure_normality` tests the deviates. All ranks of a run use the same
     fresh draws. With k left-out canaries in each run, the variance of a mean is about 1 + k / M times that of
     independent ranks, so the tests divide the number of ranks by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
-      is_out: (R, K), whether a rank counts; at least one does.
+      is_out: (R, K), True for the ranks to test, of left-out canaries; at least one.
       draws: M, the number of fresh draws in each run.
     """
     from scipy import special  # slow to load
@@ -187,10 +187,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
     canaries_out = is_out.sum(1)  # of each run
     total_out = int(canaries_out.sum())
-    own_variance = 1 / total_out
-    squares = float(canaries_out @ canaries_out)
-    shared_variance = squares / total_out**2 / draws
-    independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
+    # The mean of all ranks has the variance 1 / total_out and, from shared draws, shared / total_out.
+    shared = float(canaries_out @ canaries_out) / (total_out * draws)
+    independent = total_out / (1 + shared)  # effective number of independent ranks
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
     deviates = -special.ndtri(tails)
@@ -198,7 +197,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
 
 def describe_draws(design: Fresh) -> str:
-    """Returns the line below a table on a user's fresh draws: their number, and how they were tested."""
+    """Returns a note on a user's fresh draws: the probability of the highest rank, and the tests."""
     number_out = int(design.is_out().sum())
     tested = "not tested for the law of fresh draws, since all were inserted"
     if number_out:
@@ -230,18 +229,16 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
       InputError: if the shapes do not fit, or a value is NaN.
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
-    missing_own = np.isnan(canary_scores).sum()
-    missing_fresh = np.isnan(fresh_scores).sum()
-    missing = int(missing_own + missing_fresh)
+    missing = np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum()
     one_function = f"{missing} scores are NaN: score canaries and fresh draws by one function"
     require(not missing, one_function)
     rows = []
     for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
         ordered = np.sort(drawn)
-        above = len(ordered) - np.searchsorted(ordered, own, side="right")
-        tied = len(ordered) - above - np.searchsorted(ordered, own, side="left")
+        below = np.searchsorted(ordered, own, side="left")
+        not_above = np.searchsorted(ordered, own, side="right")
         # The number of tied fresh draws that count as higher is uniform from 0 to all.
         rng = np.random.default_rng([seed, run])
-        tied_above = rng.integers(0, tied, endpoint=True)
-        rows.append(1 + above + tied_above)
+        tied_above = rng.integers(0, not_above - below, endpoint=True)
+        rows.append(1 + len(ordered) - not_above + tied_above)
     return np.array(rows)

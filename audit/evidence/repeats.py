@@ -1,15 +1,17 @@
-"""Rows that look pasted: a repeated run, or a file that was repeated several times.
+"""Finds rows of scores that look like pasted copies of other rows.
 
-Bounds assume that rows are independent training runs. A file with each run twice exceeds the truth in 8% of
-audits instead of 5%, and with each run five times in 28%. But rounded scores, votes and scores of collapsed
-models can be equal. So a suspicious file is read twice: with all rows, and with each repeated row counted
-once. The first reading is valid if the file is honest, and the second if it is pasted. The smaller bound is
-valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
+Bounds assume that rows are independent training runs. If a file has each run twice, its bounds are wrong in
+8% of audits instead of 5%, and with each run five times in 28%. But rounded scores, votes and scores of
+collapsed models can be equal in different runs. So a suspicious file is read twice: with all rows, and with
+each repeated row counted once. The first reading is valid if the rows are independent runs, and the second if
+they are copies. The smaller bound is valid in both cases, so a wrong suspicion only costs power. Rows are
+suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
-- if they are equal in several different scores, or if their law does not have ties, as for cosines.
+- if they are equal in several different scores, or have scores that are never equal in independent runs, such
+as cosines.
 
-A copy that differs from its row in the last digit of a score is not detected, and neither is a small block of
+We do not detect a copy that differs from its row in the last digit of a score, or a small block of copied
 rounded scores.
 """
 
@@ -33,7 +35,7 @@ _DEVIATIONS = 2.0  # allowed deviations of the numbers of rows from their mean
 
 
 class CountedOnce(NamedTuple):
-    """The second reading of evidence with rows that look pasted.
+    """The second reading of evidence with rows that look like copies.
 
     Attributes:
       evidence: the evidence without the rows that repeat earlier rows.
@@ -45,7 +47,7 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence with each repeated row once; None for one run, or if no row looks pasted."""
+    """Returns evidence with each repeated row once; None for one run, or if no row looks like a copy."""
     if isinstance(evidence, OneRun):
         return None
     repeats = [_find_repeats(table) for table in evidence.rows()]
@@ -57,7 +59,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Runs a check on the evidence and, if it fails and rows look pasted, on the rows counted once.
+    """Checks evidence and, if the check fails and rows look like copies, the rows counted once.
 
     Raises the InputError of the check if both fail.
     """
@@ -71,13 +73,14 @@ def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
 
 
 def _find_repeats(table: Rows) -> Bits:
-    """Returns which rows (n,) of a table repeat earlier rows and look pasted."""
+    """Returns a mask (n,) of the rows of a table that repeat earlier rows and look like copies."""
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # A number for each row, equal for equal rows, and each number's count.
+    # `numbers` has a number for each row, equal for equal rows, and `counts` how often each number occurs.
+    # `before` counts the equal rows before each row.
     _, numbers, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
     numbers = numbers.ravel()
     order = np.argsort(numbers, kind="stable")
@@ -88,39 +91,36 @@ def _find_repeats(table: Rows) -> Bits:
     if not is_repeated.any():
         return is_repeated
     if _look_pasted(counts):
-        # A file that was repeated m times has each row a multiple of m times.
-        times = int(np.gcd.reduce(counts))
-        if times == 1:
-            return is_repeated
-        original_counts = counts // times
-        return before >= original_counts[numbers]
+        # In m copies of a whole file each row occurs a multiple of m times, and all but one copy go.
+        copies = int(np.gcd.reduce(counts))
+        if copies > 1:
+            return before >= counts[numbers] // copies
+        return is_repeated
     return is_repeated & _are_distinctive(table)
 
 
 def _look_pasted(counts: Places) -> bool:
-    """Returns whether rows occur as often as pasted rows do, given how often each different row occurs.
+    """Returns True if rows occur as often as copies do, given how often each different row occurs (m,).
 
     Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, one
-    that is expected l times occurs k times with probability e^-l l^k / k!. By Cauchy and Schwarz, for any law
-    of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows that were pasted k - 1
-    times violate this. Each f_k may deviate by chance.
+    that is expected l times occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality,
+    for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows
+    that were copied k - 1 times violate this. Each f_k may deviate by chance.
     """
     number = np.bincount(counts, minlength=2)  # f_0, f_1, ...; f_0 is unknown, and 0 here
     number = np.append(number, 0)
     slack = _DEVIATIONS * np.sqrt(number)
-    least = number - slack
     most = number + slack + 1
     k = np.arange(2, len(number) - 1)
     squares = (k + 1) / k * most[1:-2] * most[3:]
-    is_violated = least[2:-1] > np.sqrt(squares)
+    is_violated = (number - slack)[2:-1] > np.sqrt(squares)
     return bool(is_violated.any())
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns for which rows (n,) an independent run would rarely have the same scores."""
+    """Returns a mask (n,) of the rows whose scores an independent run would rarely repeat."""
     if table.has_no_ties:
         return np.asarray((table.scores != FAILED).any(axis=1))
-    ordered = np.sort(table.scores, axis=1)
-    steps = np.diff(ordered, axis=1)
-    different = 1 + np.count_nonzero(steps, axis=1)
-    return np.asarray(different >= _DISTINCTIVE)
+    steps = np.diff(np.sort(table.scores, axis=1), axis=1)
+    different_scores = 1 + np.count_nonzero(steps, axis=1)
+    return np.asarray(different_scores >= _DISTINCTIVE)

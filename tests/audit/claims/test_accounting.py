@@ -46,7 +46,7 @@ def test_the_papers_setting_and_the_ends():
 
 
 def test_values_at_the_ends_of_the_range_and_beyond():
-    least, most = errors.MIN_NOISE, accounting.MOST_INSERTIONS
+    least, most = errors.MIN_NOISE, accounting.MAX_INSERTIONS
     mu = accounting.mu_upper_bound(least, most)
     bound = accounting.epsilon_upper_bound(least, most, 1e-5)
     assert bound == pytest.approx(mu**2 / 2, rel=1e-6) and np.isfinite(bound)

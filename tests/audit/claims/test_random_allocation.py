@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.claims import accounting
+from audit.claims import accounting, random_allocation
 from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.random_allocation import account_allocation
 
@@ -25,8 +25,8 @@ def test_the_bracket_lies_within_that_of_pld_accounting(sigma, batches, epochs, 
 @pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (2.0, 4), (0.5, 2)])
 def test_with_one_batch_it_is_the_gaussian_mechanism(sigma, epochs):
     exact = accounting.epsilon_upper_bound(sigma, epochs, 1e-5)
-    below = account_allocation(sigma, 1, epochs, above=False).get_epsilon_for_delta(1e-5)
-    above = account_allocation(sigma, 1, epochs, above=True).get_epsilon_for_delta(1e-5)
+    below = account_allocation(sigma, 1, epochs, pessimistic=False).get_epsilon_for_delta(1e-5)
+    above = account_allocation(sigma, 1, epochs, pessimistic=True).get_epsilon_for_delta(1e-5)
     assert 0.99 * exact < below <= exact <= above < 1.01 * exact
 
 
@@ -42,18 +42,20 @@ def test_two_batches_have_the_delta_of_quadrature(epsilon):
     joins = float((law * np.maximum(ratio - np.exp(epsilon), 0)).sum())
     leaves = float((law * np.maximum(1 - np.exp(epsilon) * ratio, 0)).sum())
     exact = max(joins, leaves)
-    below = account_allocation(sigma, 2, 1, above=False).get_delta_for_epsilon(epsilon)
-    above = account_allocation(sigma, 2, 1, above=True).get_delta_for_epsilon(epsilon)
+    below = account_allocation(sigma, 2, 1, pessimistic=False).get_delta_for_epsilon(epsilon)
+    above = account_allocation(sigma, 2, 1, pessimistic=True).get_delta_for_epsilon(epsilon)
     assert below <= 1.0005 * exact
     assert above >= 0.9995 * exact
     assert above - below < 0.02 * exact
 
 
-def test_more_cells_bring_both_ends_together():
+def test_more_cells_bring_both_ends_together(monkeypatch):
     gaps = []
     for cells in (100, 400):
-        below = account_allocation(1.0, 10, 2, above=False, cells=cells)
-        above = account_allocation(1.0, 10, 2, above=True, cells=cells)
+        monkeypatch.setattr(random_allocation, "NUM_CELLS", cells)
+        account = account_allocation.__wrapped__  # without the cache
+        below = account(1.0, 10, 2, pessimistic=False)
+        above = account(1.0, 10, 2, pessimistic=True)
         gaps.append(above.get_epsilon_for_delta(1e-5) - below.get_epsilon_for_delta(1e-5))
     assert 0 < gaps[1] < gaps[0] / 2
 

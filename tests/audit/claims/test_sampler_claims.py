@@ -201,7 +201,7 @@ def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(claim):
 @pytest.mark.parametrize("constant", [1.0, 0.9, 1.1])
 def test_any_order_is_bounded_by_the_worst_of_all_orders(constant):
     schedule = samplers.make_schedule(1.0, 5, 2, constant, tail=3)
-    weights = samplers.weigh_steps(schedule.lipschitz)
+    weights = schedule.weights
     orders = np.array([(i, 5 + j) for i in range(5) for j in range(5)])
     worst = samplers.compute_order_mus(weights, orders).max()
     assert samplers.bound_any_order(schedule, 1e-5).mu == pytest.approx(worst)

@@ -25,8 +25,8 @@ def test_enumerated_orders_have_the_known_mixture(sigma, batches, epochs, c, mix
     limit = samplers.bound_one_of_each_epoch(schedule, DELTA)
     assert limit.epsilon == pytest.approx(mixture, abs=1e-4)
     assert limit.error == 0
-    fixed = samplers.bound_fixed_order(schedule, DELTA)
-    assert limit.epsilon < fixed.epsilon <= worst + 1e-4
+    any_order = samplers.bound_any_order(schedule, DELTA)
+    assert limit.epsilon < any_order.epsilon == pytest.approx(worst, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -51,7 +51,7 @@ def test_orders_side_by_side_have_the_mu_of_one_at_a_time(seed):
 def test_products_of_constants_far_beyond_floats_do_no_harm(constant):
     schedule = samplers.make_schedule(1.0, 4000, 1, constant)
     orders = np.array([[0], [3998], [3999]])
-    mus = samplers.compute_order_mus(samplers.weigh_steps(schedule.lipschitz), orders)
+    mus = samplers.compute_order_mus(schedule.weights, orders)
     # One shift of w, and noise of w^2 + ... + 1.
     last_two = constant / np.sqrt(1 + constant**2)
     np.testing.assert_allclose(mus[1:], [last_two, 1.0], rtol=1e-12)
@@ -77,9 +77,7 @@ def test_thirty_epochs_of_98_batches_leak_little_more_than_poisson_claims():
 
 def test_steps_that_expand_leak_no_more_than_composition():
     expanding = samplers.make_schedule(1.0, 40, 5, 1.1)
-    limit = samplers.bound_one_of_each_epoch(
-        expanding, DELTA, most_enumerated=200, simulated=20_000
-    )
+    limit = samplers.bound_one_of_each_epoch(expanding, DELTA, max_enumerated=200, simulated=20_000)
     assert limit.mu <= mu_upper_bound(1.0, 5)
     assert limit.epsilon <= epsilon_upper_bound(1.0, 5, DELTA)
     sampled = samplers.bound_poisson(expanding, DELTA, simulated=20_000)
@@ -102,7 +100,7 @@ def test_few_poisson_steps_are_enumerated():
 def test_a_simulated_limit_for_poisson_lies_above_the_exact_one(monkeypatch):
     schedule = samplers.make_schedule(1.0, 6, 2)
     exact = samplers.bound_poisson(schedule, 1e-3).epsilon
-    monkeypatch.setattr(samplers, "MOST_ENUMERATED", 1)
+    monkeypatch.setattr(samplers, "MAX_ENUMERATED", 1)
     for seed in range(3):
         limit = samplers.bound_poisson(schedule, 1e-3, seed, 100_000).epsilon
         assert exact < limit < 1.3 * exact
@@ -113,8 +111,8 @@ def test_the_limit_of_a_mean_covers_it_and_tightens():
     log_error = np.log(20)
     for _ in range(200):
         values = (rng.random(500) < 0.01).astype(float)
-        assert samplers.limit_mean(values, 1.0, 3 * log_error) > 0.01
-    assert samplers.limit_mean(np.full(10_000, 0.01), 1.0, log_error) < 0.012
+        assert samplers.bound_mean(values, 1.0, 3 * log_error) > 0.01
+    assert samplers.bound_mean(np.full(10_000, 0.01), 1.0, log_error) < 0.012
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_two_files_have_a_world_each(tmp_path):
 
 
 def test_more_scores_than_are_taken_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrays, "MOST_SCORES", 100)
+    monkeypatch.setattr(arrays, "MAX_SCORES", 100)
     for size, taken in ((50, True), (51, False), (101, False)):
         np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
         rows = "".join(f"{i},{i % 2}\n" for i in range(size + 50))
