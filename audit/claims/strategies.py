@@ -60,7 +60,7 @@ class Toeplitz(NamedTuple):
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
+        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/dpsgd.py."""
         return np.array(self.numerator), np.array(self.denominator)
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import per_example
-from audit.mechanism.clipping.layers import UnknownLayer
+from audit.mechanism.clipping.base import UnknownLayer, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.tasks.model import flat_model
 from models.convolutional import Block, ConvNet, ResNet
