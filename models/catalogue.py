@@ -1,6 +1,6 @@
-"""The models of the repository, a row each: data, hyperparameters and clients.
+"""The models of the repository, with a row for each: data, hyperparameters and clients.
 
-The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
+The hyperparameters come from the hidden-state paper (Table 2). Importing this module does not start JAX.
 """
 
 import pkgutil
@@ -17,7 +17,6 @@ from audit.tasks.task import (
     Curved,
     Data,
     Dataset,
-    DataShape,
     Dealing,
     FederatedTask,
     Federation,
@@ -35,12 +34,12 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
+# Tokens 1 to 10,000 are words by frequency. Then come begin, end and unknown. 0 is padding.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
 def task(model: str) -> Task:
-    """Returns the task of a model that trains on examples; raises InputError with a reason for others."""
+    """Returns the task of a model that trains on examples; raises InputError for other models."""
     why_not = "it only trains on clients' examples, see ./run.sh federated"
     name, colon, size = model.partition(":")
     row = _find_row(name, TASKS, why_not)
@@ -48,13 +47,17 @@ def task(model: str) -> Task:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model that trains on clients; raises InputError with a reason for others."""
+    """Returns the task of a model that trains on clients; raises InputError for other models."""
     why_not = "clients only get images of a whole data set"
     return _find_row(model, FEDERATED_TASKS, why_not)
 
 
 def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
-    """Returns a model's row; raises InputError, with `why_not` for a model that has another kind of row."""
+    """Returns the row of a model.
+
+    Raises InputError if there is none. `why_not` is the reason for models that only have the other kind of
+    row.
+    """
     reason = "is unknown"
     if model in {**TASKS, **FEDERATED_TASKS}:
         reason = f"cannot be trained so: {why_not}"
@@ -62,16 +65,19 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
     return rows[model]
 
 
-@cache  # a size's model and its compiled programs are made once
+@cache  # so that a size has one model, and its programs are compiled once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the GPT's row for another size, WIDTHxBLOCKS; raises InputError for others."""
+    """Returns the row of a model in another size, "WIDTHxBLOCKS"; only the GPT has sizes.
+
+    Raises InputError for any other model or an unsuitable size.
+    """
     wrong = f"`model={row.name}:{size}`"
     require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
     form = f"{wrong}: give {row.sizes} with a width that 4 divides, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)
-    work = layers * width**2 / (5 * 256**2)  # of a step, in units of the default size's
+    work = layers * width**2 / (5 * 256**2)  # of a step, relative to the default size
     fixed, per_example = row.step_seconds
     return row._replace(
         name=f"{row.name}:{size}",
@@ -82,10 +88,10 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function from the shape of an example to the model, made once for each shape.
+    """Returns a function that maps the shape of an example to the model, and makes it once for each shape.
 
-    The module of `name`, "module:function" within `models`, is imported at the first call. The function takes
-    `fixed`, and the number of features `n_features` if an example is a vector.
+    `name` is "module:function" within `models`. The module, which starts JAX, is imported at the first call.
+    The function gets `fixed`, and the number of features `n_features` if an example is a vector.
     """
 
     @cache
@@ -97,17 +103,15 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
 
 def _load_features(sources: Sources) -> Dataset:
-    """Loads the features of CIFAR-10's images by a frozen body. Its module starts JAX."""
+    """Loads the features that a frozen MobileNetV2 computes from CIFAR-10's images."""
+    # The module starts JAX.
     from models.mobilenet import load_features
 
     return load_features(sources)
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients (0: one client per image).
-
-    The smaller `setting.alpha`, the fewer clients get most of a class.
-    """
+    """Loads images, and deals those for training to `setting.clients` clients; 0 means a client per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
@@ -116,17 +120,17 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Shakespeare's largest `setting.clients` roles as clients, or all roles if it is 0."""
+    """Loads the largest `setting.clients` of Shakespeare's roles as clients; 0 means all roles."""
     roles = load_shakespeare(sources)
-    by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
+    by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size stay in order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
-# The Hessian of softmax cross entropy in the logits is at most 1/2, its gradient at most sqrt(2) long, and
-# features have a squared norm of 1/2.
+# In the logits, softmax cross entropy has a Hessian of at most 1/2 and a gradient of norm at most sqrt(2).
+# Features have a squared norm of at most 1/2.
 _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,
@@ -134,8 +138,8 @@ _SOFTMAX_CURVATURE = Curved(
     reason="softmax without clipping, on features that the model shortens",
 )
 # The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
-# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h); the logit's gradient is at most 1 long. The
-# logistic loss, as a function of the logit, has slope at most 1 and second derivative in [0, 1/4].
+# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h). The logit's gradient has norm at most 1. As a
+# function of the logit, the logistic loss has slope at most 1 and second derivative in [0, 1/4].
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
     largest_negative=_TWO_LAYER_LEAST,
@@ -146,46 +150,44 @@ _TWO_LAYER_CURVATURE = Curved(
 
 
 def _describe(
-    recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
+    recipe: Recipe,
+    label: str,
+    load: Callable[[Sources], Dataset],
+    examples: int,
+    shape: tuple[int, ...],
 ) -> Data:
-    """Returns the description, for tasks, of a data set that is used as fetched."""
-    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+    """Returns the data of a recipe as tasks use them; the arguments are those of `Data`."""
+    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples, shape)
 
 
-_HOUSING = _describe(
-    tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4")
-)
+_HOUSING = _describe(tables.HOUSING, "California Housing", tables.load_housing, 20_640, (8,))
 _PRICES = _HOUSING._replace(
     name="california_prices", label="California Housing's prices", load=tables.load_prices
 )
-_PURCHASE = _describe(
-    tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
-)
+_PURCHASE = _describe(tables.PURCHASE, "Purchase-100", tables.load_purchase, 20_000, (600,))
 _CIFAR10 = _describe(
-    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), DataShape(50_000, (32, 32, 3), "u1")
+    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), 50_000, shape=(32, 32, 3)
 )
 _FASHION_MNIST = _describe(
-    FASHION_MNIST,
-    "Fashion-MNIST",
-    partial(load_examples, FASHION_MNIST),
-    DataShape(60_000, (28, 28), "u1"),
+    FASHION_MNIST, "Fashion-MNIST", partial(load_examples, FASHION_MNIST), 60_000, shape=(28, 28)
 )
 _SHIRTS = _FASHION_MNIST._replace(
     name="fashion_mnist_shirts",
     label="Fashion-MNIST's T-shirts and shirts",
     load=load_shirts,
-    examples=DataShape(12_000, (784,), "f4"),
+    examples=12_000,
+    shape=(784,),
 )
-_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, DataShape(52_341, (80,), "u1"))
-# 50 insertions with this noise multiplier leak as much as 250 with 4, epsilon 24.0.
+_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
+# 50 insertions with this noise multiplier leak as much as 250 with noise multiplier 4: epsilon is 24.0.
 _GPT_STEPS = 50
 _GPT_NOISE = 4 * (_GPT_STEPS / 250) ** 0.5
-# Computed features differ in their last bits between machines, so they have no checksum.
+# The last bits of computed features differ between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,
     load=_load_features,
-    examples=DataShape(50_000, (1280,), "f4"),
+    shape=(1280,),
 )
 
 _on_housing = partial(
@@ -390,14 +392,14 @@ _ROWS = (
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 
 
-# An image model trains on clients too.
+# Models of these data sets also train on clients.
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
     **{
         row.name: FederatedTask(
             description=f"{row.label} on {row.data.label}",
             load=partial(_deal_images, _RECIPES[row.data.name]),
-            make=partial(row.make, row.data.examples.shape),
+            make=partial(row.make, row.data.shape),
             file=row.data.file,
         )
         for row in _ROWS
