@@ -9,11 +9,11 @@ and `--help` need an adversary's fields even without the extra `train`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from audit.settings.fields import deciding
 __all__ = ["Array", "Tree", "jax", "jnp", "mechanism"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Module:
     """A module that is imported when one of its attributes is first read."""
 
@@ -246,7 +246,7 @@ def describe_view(sees_every_model: bool) -> str:
     return "Hidden state: the adversary sees the final model only, no model in between."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AdversaryFields:
     """The fields of an adversary, and the function that makes it.
 

@@ -6,8 +6,8 @@ gradient, so the score is theta_0[d] - theta_T[d] (Errata H3).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ def _check_number(knowledge: Knowledge) -> None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
@@ -107,7 +107,7 @@ class GcS(AdversaryFields):
         return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GcR(AdversaryFields):
     """GC-R, the random biased dimension (hidden-state paper, Algorithm 2)."""
 

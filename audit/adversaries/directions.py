@@ -7,7 +7,7 @@ iterate (Algorithm 3).
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ _TINY = 1e-30  # avoids 0 / 0
 _MAX_KEPT = 1 << 28
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
@@ -64,7 +64,7 @@ class CotS(AdversaryFields):
         return random_directions(knowledge.canaries, knowledge.expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OneShotCanaries(AdversaryFields):
     """The one-shot paper's canaries: gradients along random directions, scored by cosines."""
 

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ _BLOCK = 4096  # examples converted to float64 at once, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Loss(AdversaryFields):
     """L, the loss baseline (hidden-state paper, Section 5.1)."""
 
@@ -76,7 +76,7 @@ class Loss(AdversaryFields):
         return inserted_examples(loss, draw, canaries)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
@@ -142,7 +142,7 @@ class Poisoned(AdversaryFields):
         return inserted_examples(knowledge.model.loss, init, canaries, expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
     """ClipBKD: a single example, the data's mean plus the direction of the smallest variance.
 
@@ -188,7 +188,7 @@ class ScoredExamples(NamedTuple):
     expected: Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _ScoreByLosses:
     """Computes the scores (K,) of several examples: the expected loss minus the loss."""
 
@@ -236,7 +236,7 @@ def _craft(state: ScoredExamples, step: Array, theta: Array) -> mechanism.Exampl
     return state.examples
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _CraftGradient:
     """Computes the gradient (1, p) of a single example at theta. The mechanism clips it."""
 
@@ -247,7 +247,7 @@ class _CraftGradient:
         return gradient[None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _ScoreByLoss:
     """Computes the score (1,) of a single example: minus its loss on the final model."""
 

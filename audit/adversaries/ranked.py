@@ -9,8 +9,8 @@ score.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from audit.adversaries.base import (
@@ -38,7 +38,7 @@ Generator = Callable[[Array, int], Any]
 ScoreExamples = Callable[[Any, Array, Array], Array]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
     """Random examples that every run draws for itself, ranked among fresh examples of the same generator."""
 
@@ -65,7 +65,7 @@ class RandomExamples(AdversaryFields):
         features, labels = knowledge.data[:2]
         label_entries = _fit_entries(labels)
         if knowledge.classes:  # the data may not have all of them
-            label_entries = dataclasses.replace(label_entries, largest=knowledge.classes - 1)
+            label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             RandomExampleGenerator(_fit_entries(features), label_entries),
             LossDrops(knowledge.model.loss),
@@ -128,7 +128,7 @@ def fresh_examples(
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _DrawExamples:
     """Draws from a run's key its canaries, the key of its fresh examples, and the key that breaks ties."""
 
@@ -141,7 +141,7 @@ class _DrawExamples:
         return Draws(canaries, fresh_key, tie_key, state.reference)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _RankExamples:
     """Counts for each of K canaries how many of M fresh examples score below it."""
 
@@ -210,7 +210,7 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LossDrops:
     """Computes the black-box score: the loss at the reference model minus the loss at the final model."""
 
@@ -223,7 +223,7 @@ class LossDrops:
         return drops
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RandomEntries:
     """A distribution of arrays with independent entries, such as the features of an example.
 
@@ -248,7 +248,7 @@ class RandomEntries:
         return self.mean + self.deviation * jax.random.normal(key, shape, self.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RandomExampleGenerator:
     """Generates random examples with independent entries, in the shape and scale of the data."""
 

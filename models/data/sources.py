@@ -102,7 +102,7 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns the features (n, ...) and int32 labels (n, ...) by name; raises InputError if they are unfit."""
+    """Returns the features (n, ...) and int32 labels (n, ...) by name; raises InputError for other arrays."""
     features = raw[features_name]
     labels = raw[labels_name]
     dtype = np.dtype(form.dtype)

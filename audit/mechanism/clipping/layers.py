@@ -83,10 +83,10 @@ class Call:
         return (length, channels) if self.channels_last else (channels, length)
 
 
-def call(layer: Any, x: Array) -> Call | None:
-    """Passes a single example x through a bound Flax layer, if `measure` supports the layer.
+def pass_through(layer: Any, x: Array) -> Call | None:
+    """Passes a single example x through a bound Flax layer, if `measure_gradients` supports the layer.
 
-    Returns the output and what `measure` needs, or None for a module without parameters or of another kind.
+    Returns the output and what `measure_gradients` needs, or None for a module without parameters or of another kind.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -134,12 +134,12 @@ def call(layer: Any, x: Array) -> Call | None:
     return None
 
 
-def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]:
+def measure_gradients(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]:
     """Measures the gradients of B examples at a layer's parameters; returns a Measure by parameter name.
 
     Args:
       names: the names of the parameters, among "bias", "scale" and "kernel".
-      made: the result of `call`, mapped over the examples.
+      made: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
     places = 1 if made.channels_last else 2  # the axis of the L places

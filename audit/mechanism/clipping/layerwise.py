@@ -3,7 +3,7 @@
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass, and then sums the clipped
 gradients from them. `layers` computes the norms for each layer. The stored values of a block fit into a
 processor's cache. Memory contains a single block and the factors of the sums of dense kernels
-(`layers.Factors`).
+(`Factors`).
 """
 
 import math
@@ -18,7 +18,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.base import local_hardware
-from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import (
     Batch,
     ClippedSum,
@@ -27,6 +26,7 @@ from audit.mechanism.clipping.base import (
     apply,
     scale_to_norm,
 )
+from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
 # Bytes of a block. On a CPU, this was the fastest of 0.6 to 2.5 MiB for the ConvNet with four models.
 _CPU_BLOCK = 5 << 18
@@ -34,9 +34,9 @@ _ACCELERATOR_BLOCK = 1 << 30
 # A block has at least this multiple of the parameters' bytes, because every block reads and writes them.
 _BLOCK_BY_PARAMETERS = 4
 
-_Shapes = dict[Path, tuple[int, int]]  # `layers.Call.shape` by layer
+_Shapes = dict[Path, tuple[int, int]]  # `Call.shape` by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
-_Pass = tuple[Array, dict[Path, layers.Call]]  # (logits or losses, each layer's call by its path)
+_Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
 
 
 def unfolded_book_keeping(
@@ -81,14 +81,16 @@ def unfolded_book_keeping(
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(block[1]))
             for measures in by_layer.values():
-                squared_norms = squared_norms + sum(one.squares for one in measures.values())
+                squared_norms = squared_norms + sum(
+                    measure.squares for measure in measures.values()
+                )
             scales = block[2] * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
             for path, total in totals.items():
                 measure = by_layer[path[:-1]][path[-1]]
                 summed = measure.contract(scales)
-                if isinstance(summed, layers.Factors):
+                if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
                     totals = totals | {path: total + summed.reshape(total.shape)}
@@ -128,7 +130,7 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
 
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
-) -> dict[Path, dict[str, layers.Measure]]:
+) -> dict[Path, dict[str, Measure]]:
     """Measures the gradients of a block's examples; returns a Measure by layer and parameter name."""
     features, labels, _ = block
 
@@ -151,16 +153,16 @@ def _measure_block(
     measures = {}
     for layer in shapes:
         names = {path[-1] for path in flat if path[:-1] == layer}
-        measures[layer] = layers.measure(names, calls[layer], gradients[layer])
+        measures[layer] = measure_gradients(names, calls[layer], gradients[layer])
     return measures
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns (one example's logits, each layer's call by its path), with any taps added to the outputs."""
 
-    def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
+    def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
         """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""
-        call = layers.call(layer, x)
+        call = pass_through(layer, x)
         if call is None:
             return None
         output = call.output
