@@ -297,7 +297,7 @@ _ROWS = (
         label="linear model",
         description="linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
-        make=_make_lazily("dense:linear"),
+        make=_make_lazily("dense:mlp", widths=()),
         step_seconds=StepSeconds(2e-5, 1e-6),
         directions=512,
         not_convex=_SOFTMAX,

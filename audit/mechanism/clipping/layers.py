@@ -86,7 +86,7 @@ class Call:
 def pass_through(layer: Any, x: Array) -> Call | None:
     """Passes a single example x through a bound Flax layer, if `measure_gradients` supports the layer.
 
-    Returns the output and what `measure_gradients` needs, or None for a module without parameters or of another kind.
+    Returns None for another kind of layer and for a module without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:

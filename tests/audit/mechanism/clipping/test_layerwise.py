@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.mechanism.clipping import layers
+from audit.mechanism.clipping import layerwise
 from audit.mechanism.clipping.base import UnknownLayer, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.tasks.model import flat_model
@@ -161,7 +161,7 @@ def test_networks_of_every_layer(module):
 
 @pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
 def test_a_wrong_norm_is_seen(monkeypatch, name):
-    measure = layers.measure
+    measure = layerwise.measure_gradients
 
     def without(names, call, gradients):
         measures = measure(names, call, gradients)
@@ -170,7 +170,7 @@ def test_a_wrong_norm_is_seen(monkeypatch, name):
             measures[name] = measures[name]._replace(squares=unmeasured)
         return measures
 
-    monkeypatch.setattr(layers, "measure", without)
+    monkeypatch.setattr(layerwise, "measure_gradients", without)
     with pytest.raises(AssertionError):
         check(of(Normed(nn.GroupNorm(4))), pictures(), (0.05,))
 
