@@ -96,6 +96,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
+        """Returns the model for examples of this shape; only vectors determine its size."""
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
         return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 

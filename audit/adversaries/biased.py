@@ -77,6 +77,7 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if there are more canaries than coordinates."""
         _check_number(knowledge)
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
@@ -93,9 +94,8 @@ class GcS(AdversaryFields):
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)
-            if not isinstance(
-                total, jax.core.Tracer
-            ):  # a caller may trace this to learn its shapes
+            # A caller may trace this function to learn shapes. There are no values to check then.
+            if not isinstance(total, jax.core.Tracer):
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
                 require(
                     not infinite,
@@ -134,6 +134,7 @@ class GcR(AdversaryFields):
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
         _check_number(knowledge)
         canaries = knowledge.canaries
         if self.afresh:
@@ -185,6 +186,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
+        """Chooses the coordinates, makes the canaries, and finds the expected values."""
         dimensions = choose(key, theta_0)
         if canaries == 1:
             # With `Coordinates`, the program would round differently and change stored scores.

@@ -56,6 +56,7 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; with several canaries, its state is keys instead of directions."""
         origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
@@ -85,6 +86,7 @@ class OneShotCanaries(AdversaryFields):
     )
 
     def __post_init__(self) -> None:
+        """Raises InputError if the null distribution of the scores is unknown but required."""
         # The null distribution of the largest cosine over all steps is not known.
         require(
             not self.all_in or self.observe != "all",
@@ -104,6 +106,7 @@ class OneShotCanaries(AdversaryFields):
         return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError for a single canary."""
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
@@ -156,6 +159,7 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
+        """Draws u, and finds the origin of the displacement."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
         return RandomDirection(gradient[None], origin(theta_0))
@@ -255,7 +259,7 @@ def final_cosines(
     return adversary._replace(draw=RandomDirections.draw, null=NullLaw(law_is_known=True))
 
 
-def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_KEPT) -> Adversary:
+def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
@@ -266,13 +270,12 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
-      most_kept: the maximum K * p of directions that stay in memory. Above it, each step draws them again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if they may stay in memory."""
+        """Draws the keys of K directions, and the directions unless each step has to draw them again."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= most_kept else 0
+        stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
         draw = partial(mechanism.draw_unit_direction, like=theta_0)
         # One by one, to save memory.
         units = jax.lax.map(draw, keys[:stored])

@@ -49,6 +49,7 @@ class Loss(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError for a regression or more canaries than examples."""
         features, labels = knowledge.data[:2]
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
@@ -112,6 +113,7 @@ class Poisoned(AdversaryFields):
     poison_mean: bool = described("Add the data's mean to a canary.", default=True, has_flag=False)
 
     def __post_init__(self) -> None:
+        """Raises InputError for a field out of range, or an empty range of directions."""
         require_fields(self)
         require(
             self.first_direction < self.end_direction,
@@ -120,6 +122,7 @@ class Poisoned(AdversaryFields):
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if the data or the labels do not suit it."""
         most = knowledge.count_inputs()
         require(
             self.end_direction <= most,
@@ -159,6 +162,7 @@ class ClipBkd(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError for several canaries or unsuitable data or labels."""
         require(
             knowledge.canaries == 1,
             f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
@@ -243,6 +247,7 @@ class _CraftGradient:
     loss: ExampleLoss
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
+        """Returns the gradient (1, p) at theta of the example in the state."""
         gradient: Array = jax.grad(self.loss)(theta, state)
         return gradient[None]
 

@@ -62,6 +62,7 @@ class RandomExamples(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data[:2]
         label_entries = _fit_entries(labels)
         if knowledge.classes:  # the data may not have all of them
@@ -136,6 +137,7 @@ class _DrawExamples:
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
+        """Returns the state for a run, from the run's key."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
         return Draws(canaries, fresh_key, tie_key, state.reference)
@@ -217,6 +219,7 @@ class LossDrops:
     loss: Loss
 
     def __call__(self, examples: mechanism.Examples, theta_t: Array, reference: Array) -> Array:
+        """Returns how far training lowered the loss of each of n examples, (n,)."""
         losses = jax.vmap(self.loss, (None, 0))
         labelled = (examples.features, examples.labels)
         drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
@@ -256,6 +259,7 @@ class RandomExampleGenerator:
     labels: RandomEntries
 
     def __call__(self, key: Array, number: int) -> mechanism.Examples:
+        """Draws `number` examples with labels."""
         feature_key, label_key = jax.random.split(key)
         features = self.features.draw(feature_key, number)
         return mechanism.Examples(features, self.labels.draw(label_key, number))

@@ -73,6 +73,7 @@ class SphereFields(AdversaryFields):
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if the tensor is unsuitable or canaries are too many."""
         canaries = knowledge.canaries
         within = _find_coordinates(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
@@ -85,6 +86,7 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
+        # If the noise hides all other movement, theta_0 is as good as a rehearsed model.
         return fresh_directions(
             canaries,
             knowledge.rehearsal() if knowledge.is_rehearsed(parameters) else initial_model,

@@ -271,7 +271,7 @@ def sum_canaries(
     theta: Array,
     clipping_norm: Array,
     mask: Array,
-    clipped_sum: ClippedSum,
+    clipped_sum: ClippedSum | None = None,
 ) -> Array:
     """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of a single step.
 
@@ -281,12 +281,14 @@ def sum_canaries(
       theta: the model (p,) before the step.
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
-      clipped_sum: the function that sums clipped gradients of examples, for canaries that are examples.
+      clipped_sum: the function that sums clipped gradients of examples. Only canaries that are examples need
+        it.
     """
     crafted = canaries.craft(step, theta)
     weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
 
     if isinstance(crafted, Examples):
+        assert clipped_sum is not None
 
         def weighted_gradient(weight: Array, k: Array) -> Array:
             """Returns the weighted clipped gradient (p,) of canary k, as the sum over a batch of 1."""
@@ -424,6 +426,7 @@ def no_canaries() -> Canaries:
     """Returns K = 0 canaries, for a run without insertion."""
 
     def craft(step: Array, theta: Array) -> Array:
+        """Returns an array without canaries, (0, p)."""
         return jnp.zeros((0, theta.size), theta.dtype)
 
     return Canaries(craft, jnp.zeros(0))

@@ -68,6 +68,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> State:
+        """Returns the state before the first step, without earlier noise."""
         optimizer = choices.optimizer(jnp.float32(0))
         memory: Tree = ()
         if choices.bands > 1:  # an array without entries has no place on several devices

@@ -176,18 +176,20 @@ def _on_lines(
     """Measures stretches along lines through theta; returns one row for each line.
 
     Args:
-      measure_along: `_walk` or `_measure_slopes`, which measure along a single line.
+      measure_along: (step, theta, batch, unit direction (p,), positions) -> the stretches along a single
+        line; `_walk` or `_measure_slopes`.
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       directions: (n, p) of any length. A direction of length 0 gets a row of 0.
       positions: (m,) on each line, as distances from theta.
     """
 
     def measure(direction: Array) -> Array:
+        """Measures along the line of a direction (p,)."""
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # These programs compile slowly for large models.
+    # `map` measures several lines at once, except in large models, for which that program compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains

@@ -36,7 +36,7 @@ from audit.mechanism.base import (
     step_memory,
     sum_canaries,
 )
-from audit.mechanism.clipping.base import per_example, scale_to_norm
+from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
 # Folded into the key of a round. They exceed any p, because the noise uses the same key entry by entry.
@@ -112,10 +112,12 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.own` is a `Federated`.
+    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries take the place of clients, so they
+    must not be examples.
     """
 
     def start(theta_0: Array) -> State:
+        """Returns the state before the first round, with C_t / C_0 = 1."""
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return State(theta_0, server, jnp.int32(0))
@@ -128,12 +130,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-            """Returns the loss of a single example, for canaries that are examples."""
-            batch_of_1 = (example[0][None], example[1][None])
-            return choices.losses(choices.unravel(theta), batch_of_1)[0]
-
-        clipped_sum = per_example(loss)
+        """Takes the rounds of a schedule."""
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Takes one round, given its cohort (W,) and its canaries' mask, () or (K,)."""
@@ -143,7 +140,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
-            inserted = sum_canaries(joining, step, state.theta, norm, mask, clipped_sum)
+            inserted = sum_canaries(joining, step, state.theta, norm, mask)
             # Canaries count as clipped, because the directions of one-shot audits have an infinite norm.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
@@ -217,10 +214,18 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums the clipped updates of a cohort (W,), padded with ABSENT.
+    """Returns the sums of the clipped updates of a cohort of clients in one round.
 
-    If `choices.spreads`, each device trains a part of the clients. `norm` is C_t, and `key` is the round's
-    key.
+    If `choices.spreads`, each device trains a part of the clients.
+
+    Args:
+      choices: the static choices of DP-FedAvg.
+      own: its hyperparameters.
+      theta: the model (p,) before the round.
+      norm: C_t, the clipping norm.
+      data: the data of `mechanism`.
+      cohort: the indices of the clients (W,), padded with ABSENT.
+      key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)

@@ -15,9 +15,9 @@ FLAT = PIXELS.reshape(EXAMPLES, -1) / 255
 FLAT = ((FLAT - FASHION_MNIST_MEAN) / FASHION_MNIST_STD).astype(np.float32)  # normalised by NumPy
 
 
-@pytest.fixture(scope="module", params=[linear, mlp])
+@pytest.fixture(scope="module", params=[(), (256, 256)], ids=["linear", "mlp"])
 def net(request):
-    return request.param()
+    return mlp(widths=request.param)
 
 
 def draw_theta(model):

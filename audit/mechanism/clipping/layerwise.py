@@ -28,10 +28,11 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# Bytes of a block. On a CPU, this was the fastest of 0.6 to 2.5 MiB for the ConvNet with four models.
+# The maximum bytes that a model's layers store for a block. On a CPU, this was the fastest of 0.6 to 2.5 MiB
+# for the ConvNet with four models.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-# A block has at least this multiple of the parameters' bytes, because every block reads and writes them.
+# But they are at least this multiple of the parameters' bytes, because every block reads and writes these.
 _BLOCK_BY_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` by layer
@@ -40,10 +41,7 @@ _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call b
 
 
 def unfolded_book_keeping(
-    module: nn.Module,
-    unravel: Callable[[Array], Any],
-    criterion: Criterion,
-    block_bytes: int | None = None,
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
     """Returns the strategy for modules of the layers in `layers`, with any functions between them.
 
@@ -51,15 +49,11 @@ def unfolded_book_keeping(
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the maximum number of bytes that a model's layers store for a block of examples, but at
-        least _BLOCK_BY_PARAMETERS times the bytes of the parameters. The default suits this process's
-        devices.
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
     """
-    if block_bytes is None:
-        block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
+    block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), over the batch, block by block."""
@@ -144,7 +138,7 @@ def _measure_block(
         losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
-    # The taps are zeros. The gradient at a tap is the gradient at the layer's output.
+    # The gradient at a tap, a zero added to a layer's output, is the gradient at the output.
     taps = {}
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))
@@ -158,7 +152,11 @@ def _measure_block(
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns (one example's logits, each layer's call by its path), with any taps added to the outputs."""
+    """Returns (one example's logits, each layer's call by its path).
+
+    `taps` are zeros by layer, added to the layers' outputs: the gradient at a tap is the gradient at the
+    output. Without them, outputs stay as they are.
+    """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
         """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""

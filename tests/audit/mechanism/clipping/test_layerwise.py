@@ -85,7 +85,9 @@ def pictures(side=8, count=EXAMPLES, classes=3):
 
 
 def strategy(model, block_bytes=1 << 20):
-    return unfolded_book_keeping(model.module, model.unravel, model.criterion, block_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layerwise, "_CPU_BLOCK", block_bytes)
+        return unfolded_book_keeping(model.module, model.unravel, model.criterion)
 
 
 def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
