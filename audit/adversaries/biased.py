@@ -120,7 +120,7 @@ class GcR(AdversaryFields):
     )
     biased = True
     afresh: bool = described(
-        "gc_r: every run draws new coordinates, all in, and ranks them among all others.",
+        "gc_r: every run inserts along new coordinates, and ranks them among all others.",
         default=False,
     )
 

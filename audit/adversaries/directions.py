@@ -90,7 +90,7 @@ class OneShotCanaries(AdversaryFields):
         # The null distribution of the largest cosine over all steps is not known.
         require(
             not self.all_in or self.observe != "all",
-            "`all_in` needs cosines of a known law: drop `all_in`, or `observe`",
+            "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
         )
 
     @property

@@ -21,13 +21,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from scipy.linalg import eigh, eigh_tridiagonal
 from scipy.stats import norm
 
@@ -57,6 +58,7 @@ MAX_MARGIN = 10
 _SLOPES_PER_SECANT = 4  # without the one at its end
 
 Vector = NDArray[np.float64]
+Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
@@ -430,25 +432,20 @@ def _find_slopes(
 
     A secant has _SLOPES_PER_SECANT + 1 evenly spaced places.
     """
-    count = 2 * line.reach
-    places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
+    places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # Split the slopes into those at each secant's start and inside, and the one at its end.
-    starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
-    ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
-    largest: Vector = np.maximum(starts.max(axis=2), ends)
+    windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
+    largest: Vector = windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
     return largest
 
 
-def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
+def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
     """Returns by how much the stretch of secants exceeds what derivatives explain; 0 or less if they do.
 
     If derivatives stretch by 1 + x, they explain stretches of secants up to 1 + (1 + _RELATIVE) x +
     _ABSOLUTE.
     """
-    explained = np.asarray(derivative, np.float64) - 1
-    allowed = (1 + _RELATIVE) * explained + _ABSOLUTE
-    excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
-    return excess
+    allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
+    return secant - 1 - allowed
