@@ -22,7 +22,6 @@ from audit.tasks.task import (
     Federation,
     MakeModel,
     Sources,
-    StepSeconds,
     Task,
 )
 from models.data import tables
@@ -83,7 +82,7 @@ def _resize(row: Task, size: str) -> Task:
         name=f"{row.name}:{size}",
         description=f"GPT, {layers} blocks of width {width}, on Shakespeare",
         make=_make_lazily("gpt:gpt", width=width, layers=layers),
-        step_seconds=StepSeconds(work * fixed, work * per_example),
+        step_seconds=(work * fixed, work * per_example),
     )
 
 
@@ -180,9 +179,6 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# 50 insertions with this noise multiplier leak as much as 250 with noise multiplier 4: epsilon is 24.0.
-_GPT_STEPS = 50
-_GPT_NOISE = 4 * (_GPT_STEPS / 250) ** 0.5
 # The last bits of computed features differ between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
@@ -198,12 +194,9 @@ _on_housing = partial(
     learning_rate=0.1,
     batch_size=400,
     clipping="book_keeping",
-    over_parameterised=False,
 )
 _fcnn = partial(_on_housing, canaries=8, directions=8)
-_smooth_fcnn = partial(
-    _fcnn, step_seconds=StepSeconds(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True
-)
+_smooth_fcnn = partial(_fcnn, step_seconds=(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True)
 _on_images = partial(
     Task,
     classes=10,
@@ -219,7 +212,7 @@ _ROWS = (
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
         make=_make_lazily("dense:fcnn"),
-        step_seconds=StepSeconds(8e-7, 7.5e-9),
+        step_seconds=(8e-7, 7.5e-9),
     ),
     _smooth_fcnn(
         name="tanh_fcnn",
@@ -238,7 +231,7 @@ _ROWS = (
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
         make=_make_lazily("dense:wide_fcnn"),
-        step_seconds=StepSeconds(4e-5, 4e-7),
+        step_seconds=(4e-5, 4e-7),
         directions=128,
     ),
     _on_images(
@@ -247,7 +240,7 @@ _ROWS = (
         description="ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:convnet"),
-        step_seconds=StepSeconds(6e-4, 5e-5),
+        step_seconds=(6e-4, 5e-5),
     ),
     _on_images(
         name="gelu_convnet",
@@ -258,7 +251,7 @@ _ROWS = (
         ),
         data=_CIFAR10,
         make=_make_lazily("convolutional:gelu_convnet"),
-        step_seconds=StepSeconds(6e-4, 8e-5),
+        step_seconds=(6e-4, 8e-5),
         not_convex=_SMOOTH,
         smooth=True,
     ),
@@ -268,7 +261,7 @@ _ROWS = (
         description="ResNet18 on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:resnet18"),
-        step_seconds=StepSeconds(0.08, 0.028),
+        step_seconds=(0.08, 0.028),
         directions=64,
     ),
     _on_images(
@@ -278,7 +271,7 @@ _ROWS = (
         data=_FEATURES,
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
-        step_seconds=StepSeconds(2e-5, 8e-7),
+        step_seconds=(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         smooth=True,
     ),
@@ -288,7 +281,7 @@ _ROWS = (
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
-        step_seconds=StepSeconds(2e-5, 8e-7),
+        step_seconds=(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
         smooth=True,
@@ -299,7 +292,7 @@ _ROWS = (
         description="linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=()),
-        step_seconds=StepSeconds(2e-5, 1e-6),
+        step_seconds=(2e-5, 1e-6),
         directions=512,
         not_convex=_SOFTMAX,
         smooth=True,
@@ -310,7 +303,7 @@ _ROWS = (
         description="MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp"),
-        step_seconds=StepSeconds(5e-4, 3e-5),
+        step_seconds=(5e-4, 3e-5),
     ),
     _on_images(
         name="two_layer",
@@ -318,7 +311,7 @@ _ROWS = (
         description="two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=(128,)),
-        step_seconds=StepSeconds(2e-4, 1e-5),
+        step_seconds=(2e-4, 1e-5),
     ),
     _on_images(
         name="purchase_mlp",
@@ -329,7 +322,7 @@ _ROWS = (
         classes=tables.PURCHASE_CLASSES,
         learning_rate=0.05,
         batch_size=100,
-        step_seconds=StepSeconds(5e-4, 3e-5),
+        step_seconds=(5e-4, 3e-5),
     ),
     Task(
         name="gpt",
@@ -341,12 +334,12 @@ _ROWS = (
         learning_rate=0.1,
         batch_size=16,
         clipping="per_example",
-        over_parameterised=False,  # not measured
-        step_seconds=StepSeconds(0.05, 0.03),
+        step_seconds=(0.05, 0.03),
         not_convex=_SMOOTH,
-        noise_multiplier=_GPT_NOISE,
+        # They leak as much as 250 insertions with noise multiplier 4: epsilon is 24.0.
+        insertions=50,
+        noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",
-        insertions=_GPT_STEPS,
     ),
     _on_housing(
         name="two_layer_tanh",
@@ -354,7 +347,7 @@ _ROWS = (
         description="two layers of 64 tanh units, the second fixed, on California Housing",
         make=_make_lazily("dense:two_layer_tanh"),
         clipping="unfolded",
-        step_seconds=StepSeconds(1e-5, 1e-7),
+        step_seconds=(1e-5, 1e-7),
         canaries=8,
         directions=64,
         curved=_TWO_LAYER_CURVATURE,
@@ -371,7 +364,7 @@ _ROWS = (
         make=_make_lazily("dense:least_squares"),
         classes=0,
         clipping="unfolded",
-        step_seconds=StepSeconds(5e-7, 4e-9),
+        step_seconds=(5e-7, 4e-9),
         canaries=1,
         directions=1,
         convex=Convex(curvature=1.0, norm=1.0),
@@ -384,7 +377,7 @@ _ROWS = (
         make=_make_lazily("dense:logistic"),
         classes=2,
         learning_rate=0.5,
-        step_seconds=StepSeconds(1e-5, 1e-7),
+        step_seconds=(1e-5, 1e-7),
         canaries=64,
         directions=64,
         convex=Convex(curvature=0.25, norm=1.0),

@@ -273,7 +273,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions unless each step has to draw them again."""
+        """Draws the keys of K directions, and the directions themselves if they fit into memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
         draw = partial(mechanism.draw_unit_direction, like=theta_0)

@@ -305,7 +305,7 @@ def sum_canaries(
     if isinstance(crafted, Directions):
         norm = jnp.minimum(crafted.norm, clipping_norm)
         like = crafted.select(theta)
-        # The mask alone decides which directions are drawn, even if their canaries are out. Runs under `vmap`
+        # Only the mask decides which directions are drawn, even if their canaries are out. Runs under `vmap`
         # share the mask but not the presence. So their loops over canaries take the same steps.
         masks = jnp.broadcast_to(mask, weights.shape)
 

@@ -61,7 +61,7 @@ class Placement(NamedTuple):
         return cls(mesh)
 
     def by_run(self, tree: T) -> T:
-        """Splits arrays over the mesh by their leading axis of runs, which it must divide evenly."""
+        """Splits arrays by their leading axis of runs. The rows of the mesh must divide its length."""
         spread: T = jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
         return spread
 

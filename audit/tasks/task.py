@@ -115,17 +115,6 @@ class Data(NamedTuple):
 MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
-class StepSeconds(NamedTuple):
-    """The seconds of one step of one model on two cores of a Xeon: a fixed part, and a part per example."""
-
-    fixed: float
-    per_example: float
-
-    def of(self, batch_size: int) -> float:
-        """Returns the seconds of a step on a batch of this size."""
-        return self.fixed + batch_size * self.per_example
-
-
 class Convex(NamedTuple):
     """A model with weights w whose loss l(w'x, y) is convex in the scalar w'x.
 
@@ -169,9 +158,10 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      over_parameterised: True if real gradients do not move a crafted coordinate. The distribution of its
-        score then has a formula (Errata H16).
-      step_seconds: the seconds of a step, for forecasts.
+      step_seconds: the seconds of one step of one model on two cores of a Xeon, for forecasts: (a fixed part,
+        a part per example).
+      over_parameterised: True if measurements show that real gradients do not move a crafted coordinate. The
+        distribution of its score then has a formula (Errata H16).
       canaries: the number of canaries per run for `auto`: so many hardly disturb each other (README, "Many
         canaries a run").
       directions: the number of fresh directions per run for `auto`: a power of 2, at most an eighth of the
@@ -193,8 +183,8 @@ class Task(NamedTuple):
     learning_rate: float
     batch_size: int
     clipping: str
-    over_parameterised: bool
-    step_seconds: StepSeconds
+    step_seconds: tuple[float, float]
+    over_parameterised: bool = False
     canaries: int = 256
     directions: int = 1024
     convex: Convex | None = None
