@@ -1,6 +1,6 @@
-"""The models of the repository, a row each: data, hyperparameters and clients.
+"""The models of the repository, with a row for each: data, hyperparameters and clients.
 
-The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
+The hyperparameters come from the hidden-state paper (Table 2). Importing this module does not start JAX.
 """
 
 import pkgutil
@@ -17,13 +17,11 @@ from audit.tasks.task import (
     Curved,
     Data,
     Dataset,
-    DataShape,
     Dealing,
     FederatedTask,
     Federation,
     MakeModel,
     Sources,
-    StepSeconds,
     Task,
 )
 from models.data import tables
@@ -35,12 +33,12 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
+# Tokens 1 to 10,000 are words by frequency. Then come begin, end and unknown. 0 is padding.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
 def task(model: str) -> Task:
-    """Returns the task of a model that trains on examples; raises InputError with a reason for others."""
+    """Returns the task of a model that trains on examples; raises InputError for other models."""
     why_not = "it only trains on clients' examples, see ./run.sh federated"
     name, colon, size = model.partition(":")
     row = _find_row(name, TASKS, why_not)
@@ -48,13 +46,17 @@ def task(model: str) -> Task:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model that trains on clients; raises InputError with a reason for others."""
+    """Returns the task of a model that trains on clients; raises InputError for other models."""
     why_not = "clients only get images of a whole data set"
     return _find_row(model, FEDERATED_TASKS, why_not)
 
 
 def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
-    """Returns a model's row; raises InputError, with `why_not` for a model that has another kind of row."""
+    """Returns the row of a model.
+
+    Raises InputError if there is none. `why_not` is the reason for models that only have the other kind of
+    row.
+    """
     reason = "is unknown"
     if model in {**TASKS, **FEDERATED_TASKS}:
         reason = f"cannot be trained so: {why_not}"
@@ -62,34 +64,38 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
     return rows[model]
 
 
-@cache  # a size's model and its compiled programs are made once
+@cache  # so that a size has one model, and its programs are compiled once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the GPT's row for another size, WIDTHxBLOCKS; raises InputError for others."""
+    """Returns the row of a model in another size, "WIDTHxBLOCKS"; only the GPT has sizes.
+
+    Raises InputError for any other model or an unsuitable size.
+    """
     wrong = f"`model={row.name}:{size}`"
     require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
     form = f"{wrong}: give {row.sizes} with a width that 4 divides, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)
-    work = layers * width**2 / (5 * 256**2)  # of a step, in units of the default size's
+    work = layers * width**2 / (5 * 256**2)  # of a step, relative to the default size
     fixed, per_example = row.step_seconds
     return row._replace(
         name=f"{row.name}:{size}",
         description=f"GPT, {layers} blocks of width {width}, on Shakespeare",
         make=_make_lazily("gpt:gpt", width=width, layers=layers),
-        step_seconds=StepSeconds(work * fixed, work * per_example),
+        step_seconds=(work * fixed, work * per_example),
     )
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function from the shape of an example to the model, made once for each shape.
+    """Returns a function that maps the shape of an example to the model, and makes it once for each shape.
 
-    The module of `name`, "module:function" within `models`, is imported at the first call. The function takes
-    `fixed`, and the number of features `n_features` if an example is a vector.
+    `name` is "module:function" within `models`. The module, which starts JAX, is imported at the first call.
+    The function gets `fixed`, and the number of features `n_features` if an example is a vector.
     """
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
+        """Returns the model for examples of this shape; only vectors determine its size."""
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
         return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
@@ -97,17 +103,15 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
 
 def _load_features(sources: Sources) -> Dataset:
-    """Loads the features of CIFAR-10's images by a frozen body. Its module starts JAX."""
+    """Loads the features that a frozen MobileNetV2 computes from CIFAR-10's images."""
+    # The module starts JAX.
     from models.mobilenet import load_features
 
     return load_features(sources)
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients (0: one client per image).
-
-    The smaller `setting.alpha`, the fewer clients get most of a class.
-    """
+    """Loads images, and deals those for training to `setting.clients` clients; 0 means a client per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
@@ -116,17 +120,17 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Shakespeare's largest `setting.clients` roles as clients, or all roles if it is 0."""
+    """Loads the largest `setting.clients` of Shakespeare's roles as clients; 0 means all roles."""
     roles = load_shakespeare(sources)
-    by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
+    by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size stay in order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
-# The Hessian of softmax cross entropy in the logits is at most 1/2, its gradient at most sqrt(2) long, and
-# features have a squared norm of 1/2.
+# In the logits, softmax cross entropy has a Hessian of at most 1/2 and a gradient of norm at most sqrt(2).
+# Features have a squared norm of at most 1/2.
 _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,
@@ -134,8 +138,8 @@ _SOFTMAX_CURVATURE = Curved(
     reason="softmax without clipping, on features that the model shortens",
 )
 # The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
-# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h); the logit's gradient is at most 1 long. The
-# logistic loss, as a function of the logit, has slope at most 1 and second derivative in [0, 1/4].
+# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h). The logit's gradient has norm at most 1. As a
+# function of the logit, the logistic loss has slope at most 1 and second derivative in [0, 1/4].
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
     largest_negative=_TWO_LAYER_LEAST,
@@ -146,46 +150,41 @@ _TWO_LAYER_CURVATURE = Curved(
 
 
 def _describe(
-    recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
+    recipe: Recipe,
+    label: str,
+    load: Callable[[Sources], Dataset],
+    examples: int,
+    shape: tuple[int, ...],
 ) -> Data:
-    """Returns the description, for tasks, of a data set that is used as fetched."""
-    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+    """Returns the data of a recipe as tasks use them; the arguments are those of `Data`."""
+    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples, shape)
 
 
-_HOUSING = _describe(
-    tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4")
-)
+_HOUSING = _describe(tables.HOUSING, "California Housing", tables.load_housing, 20_640, (8,))
 _PRICES = _HOUSING._replace(
     name="california_prices", label="California Housing's prices", load=tables.load_prices
 )
-_PURCHASE = _describe(
-    tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
-)
+_PURCHASE = _describe(tables.PURCHASE, "Purchase-100", tables.load_purchase, 20_000, (600,))
 _CIFAR10 = _describe(
-    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), DataShape(50_000, (32, 32, 3), "u1")
+    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), 50_000, shape=(32, 32, 3)
 )
 _FASHION_MNIST = _describe(
-    FASHION_MNIST,
-    "Fashion-MNIST",
-    partial(load_examples, FASHION_MNIST),
-    DataShape(60_000, (28, 28), "u1"),
+    FASHION_MNIST, "Fashion-MNIST", partial(load_examples, FASHION_MNIST), 60_000, shape=(28, 28)
 )
 _SHIRTS = _FASHION_MNIST._replace(
     name="fashion_mnist_shirts",
     label="Fashion-MNIST's T-shirts and shirts",
     load=load_shirts,
-    examples=DataShape(12_000, (784,), "f4"),
+    examples=12_000,
+    shape=(784,),
 )
-_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, DataShape(52_341, (80,), "u1"))
-# 50 insertions with this noise multiplier leak as much as 250 with 4, epsilon 24.0.
-_GPT_STEPS = 50
-_GPT_NOISE = 4 * (_GPT_STEPS / 250) ** 0.5
-# Computed features differ in their last bits between machines, so they have no checksum.
+_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
+# The last bits of computed features differ between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,
     load=_load_features,
-    examples=DataShape(50_000, (1280,), "f4"),
+    shape=(1280,),
 )
 
 _on_housing = partial(
@@ -195,12 +194,9 @@ _on_housing = partial(
     learning_rate=0.1,
     batch_size=400,
     clipping="book_keeping",
-    over_parameterised=False,
 )
 _fcnn = partial(_on_housing, canaries=8, directions=8)
-_smooth_fcnn = partial(
-    _fcnn, step_seconds=StepSeconds(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True
-)
+_smooth_fcnn = partial(_fcnn, step_seconds=(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True)
 _on_images = partial(
     Task,
     classes=10,
@@ -216,7 +212,7 @@ _ROWS = (
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
         make=_make_lazily("dense:fcnn"),
-        step_seconds=StepSeconds(8e-7, 7.5e-9),
+        step_seconds=(8e-7, 7.5e-9),
     ),
     _smooth_fcnn(
         name="tanh_fcnn",
@@ -235,7 +231,7 @@ _ROWS = (
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
         make=_make_lazily("dense:wide_fcnn"),
-        step_seconds=StepSeconds(4e-5, 4e-7),
+        step_seconds=(4e-5, 4e-7),
         directions=128,
     ),
     _on_images(
@@ -244,7 +240,7 @@ _ROWS = (
         description="ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:convnet"),
-        step_seconds=StepSeconds(6e-4, 5e-5),
+        step_seconds=(6e-4, 5e-5),
     ),
     _on_images(
         name="gelu_convnet",
@@ -255,7 +251,7 @@ _ROWS = (
         ),
         data=_CIFAR10,
         make=_make_lazily("convolutional:gelu_convnet"),
-        step_seconds=StepSeconds(6e-4, 8e-5),
+        step_seconds=(6e-4, 8e-5),
         not_convex=_SMOOTH,
         smooth=True,
     ),
@@ -265,7 +261,7 @@ _ROWS = (
         description="ResNet18 on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:resnet18"),
-        step_seconds=StepSeconds(0.08, 0.028),
+        step_seconds=(0.08, 0.028),
         directions=64,
     ),
     _on_images(
@@ -275,7 +271,7 @@ _ROWS = (
         data=_FEATURES,
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
-        step_seconds=StepSeconds(2e-5, 8e-7),
+        step_seconds=(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         smooth=True,
     ),
@@ -285,7 +281,7 @@ _ROWS = (
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
-        step_seconds=StepSeconds(2e-5, 8e-7),
+        step_seconds=(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
         smooth=True,
@@ -295,8 +291,8 @@ _ROWS = (
         label="linear model",
         description="linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
-        make=_make_lazily("dense:linear"),
-        step_seconds=StepSeconds(2e-5, 1e-6),
+        make=_make_lazily("dense:mlp", widths=()),
+        step_seconds=(2e-5, 1e-6),
         directions=512,
         not_convex=_SOFTMAX,
         smooth=True,
@@ -307,7 +303,7 @@ _ROWS = (
         description="MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp"),
-        step_seconds=StepSeconds(5e-4, 3e-5),
+        step_seconds=(5e-4, 3e-5),
     ),
     _on_images(
         name="two_layer",
@@ -315,7 +311,7 @@ _ROWS = (
         description="two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=(128,)),
-        step_seconds=StepSeconds(2e-4, 1e-5),
+        step_seconds=(2e-4, 1e-5),
     ),
     _on_images(
         name="purchase_mlp",
@@ -326,7 +322,7 @@ _ROWS = (
         classes=tables.PURCHASE_CLASSES,
         learning_rate=0.05,
         batch_size=100,
-        step_seconds=StepSeconds(5e-4, 3e-5),
+        step_seconds=(5e-4, 3e-5),
     ),
     Task(
         name="gpt",
@@ -338,12 +334,12 @@ _ROWS = (
         learning_rate=0.1,
         batch_size=16,
         clipping="per_example",
-        over_parameterised=False,  # not measured
-        step_seconds=StepSeconds(0.05, 0.03),
+        step_seconds=(0.05, 0.03),
         not_convex=_SMOOTH,
-        noise_multiplier=_GPT_NOISE,
+        # They leak as much as 250 insertions with noise multiplier 4: epsilon is 24.0.
+        insertions=50,
+        noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",
-        insertions=_GPT_STEPS,
     ),
     _on_housing(
         name="two_layer_tanh",
@@ -351,7 +347,7 @@ _ROWS = (
         description="two layers of 64 tanh units, the second fixed, on California Housing",
         make=_make_lazily("dense:two_layer_tanh"),
         clipping="unfolded",
-        step_seconds=StepSeconds(1e-5, 1e-7),
+        step_seconds=(1e-5, 1e-7),
         canaries=8,
         directions=64,
         curved=_TWO_LAYER_CURVATURE,
@@ -368,7 +364,7 @@ _ROWS = (
         make=_make_lazily("dense:least_squares"),
         classes=0,
         clipping="unfolded",
-        step_seconds=StepSeconds(5e-7, 4e-9),
+        step_seconds=(5e-7, 4e-9),
         canaries=1,
         directions=1,
         convex=Convex(curvature=1.0, norm=1.0),
@@ -381,7 +377,7 @@ _ROWS = (
         make=_make_lazily("dense:logistic"),
         classes=2,
         learning_rate=0.5,
-        step_seconds=StepSeconds(1e-5, 1e-7),
+        step_seconds=(1e-5, 1e-7),
         canaries=64,
         directions=64,
         convex=Convex(curvature=0.25, norm=1.0),
@@ -390,14 +386,14 @@ _ROWS = (
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 
 
-# An image model trains on clients too.
+# Models of these data sets also train on clients.
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
     **{
         row.name: FederatedTask(
             description=f"{row.label} on {row.data.label}",
             load=partial(_deal_images, _RECIPES[row.data.name]),
-            make=partial(row.make, row.data.examples.shape),
+            make=partial(row.make, row.data.shape),
             file=row.data.file,
         )
         for row in _ROWS

@@ -1,6 +1,6 @@
-"""Convolutional networks for images. They normalise bytes on the device.
+"""Convolutional networks for images, with LeCun normal kernels, zero biases and softmax cross entropy.
 
-All have LeCun normal kernels, zero biases and softmax cross entropy.
+They take bytes and normalise them on the device, which saves memory.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,9 @@ EMNIST_CLASSES = 62
 class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
-    `pool` halves the image after each convolution. `activate` follows each pooling, and each dense layer
-    except the last.
+    Attributes:
+      pool: halves the image after each convolution.
+      activate: the activation after each pooling, and after each dense layer except the last.
     """
 
     pool: Callable[[Array], Array] = max_pool
@@ -57,7 +58,7 @@ def convnet() -> Model:
 
 
 def gelu_convnet() -> Model:
-    """Makes the smooth twin of the ConvNet for CIFAR-10, with average pooling and GELU."""
+    """Makes a smooth version of the ConvNet for CIFAR-10, with average pooling and GELU."""
     return _make(ConvNet(pool=average_pool, activate=nn.gelu))
 
 
@@ -79,18 +80,17 @@ class EmnistCNN(nn.Module):
 def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
 
-    We leave out the paper's dropout, since an audited client's update is a function of its data and its
-    initial weights.
+    We leave out the paper's dropout, because an audited client's update must be a function of its data and
+    its initial weights.
     """
-    image = jnp.zeros((28, 28), jnp.float32)
-    return flat_model(EmnistCNN(), image, cross_entropy)
+    return flat_model(EmnistCNN(), jnp.zeros((28, 28)), cross_entropy)
 
 
 class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
-    It is ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each with a norm. The
-    shortcut is x if the shape stays, else a 1x1 convolution with a norm.
+    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each with a norm. The
+    shortcut is x if the shape stays the same, else a 1x1 convolution with a norm.
     """
 
     features: int
@@ -109,8 +109,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
 
-    `widths` are the channels of each stage of two blocks. From the second stage on, its first block halves
-    the image.
+    `widths` are the numbers of channels of its stages. A stage has two blocks. In every stage except the
+    first, the first block halves the image.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -128,10 +128,9 @@ class ResNet(nn.Module):
 
 
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
-    """Applies a square convolution and a group norm, within a module's compact method.
+    """Applies a square convolution and a group norm of at most 32 groups, within a module's compact method.
 
-    The norm provides the bias. It has at most 32 groups of channels. Its axes are given, since Flax assumes
-    that the first axis is a batch.
+    The norm has the bias. We name its axes, because by default Flax takes the first axis for a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
@@ -140,9 +139,8 @@ def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
 
 
 def resnet18() -> Model:
-    """Makes ResNet18 in its form for CIFAR-10, of 11,173,962 parameters.
+    """Makes ResNet18 in its form for CIFAR-10 (He et al., 2016, Section 4.2), of 11,173,962 parameters.
 
-    GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D; He et al., 2016,
-    Section 4.2).
+    GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D).
     """
     return _make(ResNet())

@@ -15,26 +15,24 @@ from models.layers import normalised
 
 _BELOW_1 = 1 - 1e-6  # keeps features within the norm after rounding to float32
 TWO_LAYER_WIDTH = 64
-# The largest norm of features that limits softmax gradients to norm 1.
+# With features of at most this norm, softmax gradients have a norm of at most 1.
 SOFTMAX_NORM = 0.5**0.5
-Activation = Callable[[Array], Array]
-Criterion = Callable[[Array, Array], Array]
 
 
-def _make(module: nn.Module, n_features: int, criterion: Criterion) -> Model:
-    """Makes a model of feature vectors (n_features,) of float32."""
+def _make(module: nn.Module, n_features: int, criterion: Callable[[Array, Array], Array]) -> Model:
+    """Makes a model of feature vectors (n_features,) of float32 from a module and (logits, label) -> loss."""
     return flat_model(module, jnp.zeros(n_features), criterion)
 
 
 class FCNN(nn.Module):
     """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,)."""
 
-    activation: Activation = nn.relu
+    activation: Callable[[Array], Array] = nn.relu
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) of features (n,)."""
-        # The order matters: Flax numbers the layers by it, and draws initial weights by number.
+        # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -42,19 +40,22 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy of two logits (2,) and a label in {0, 1}: softplus of the signed margin."""
+    """Computes the cross entropy of two logits (2,) and a label in {0, 1} as softplus of the signed margin.
+
+    The loss and its gradient take fewer operations than the general softmax cross entropy.
+    """
     sign = 1 - 2 * label
     margin = logits[1] - logits[0]
     return jax.nn.softplus(sign * margin)
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Computes the loss and saves (logits, label) for the gradient."""
+    """Returns the loss, and (logits, label) for the gradient."""
     return two_logit_cross_entropy(logits, label), (logits, label)
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the logits' gradient (-r, r) with r = sigmoid(margin) - label, and None for the label."""
+    """Returns the gradient (-r, r) at the logits, r = sigmoid(margin) - label, and None for the label."""
     logits, label = saved
     residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
     return jnp.stack([-residual, residual]), None
@@ -64,15 +65,15 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
-    """Makes California Housing's network, 8 -> 6 -> 2: 68 parameters, LeCun normal kernels.
+    """Makes the network for California Housing, 8 -> 6 -> 2, with 68 parameters and LeCun normal kernels.
 
-    The activation is a name in flax.linen: relu, or tanh or gelu for the smooth twins.
+    `activation` is a name in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 because of rounding."""
+    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
     length = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
 
@@ -80,8 +81,8 @@ def limit_norm(x: Array, norm: float) -> Array:
 class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
-    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
-    h n weights w_j are trained. Feature vectors with a norm above 1 are scaled to norm 1.
+    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h units, else -1. Only
+    the h n weights w_j are trained. Feature vectors with a norm above 1 are scaled to norm 1.
     """
 
     @nn.compact
@@ -94,7 +95,7 @@ class TwoLayer(nn.Module):
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes the network `TwoLayer` of 64 units, 64 n_features parameters, with the logistic loss."""
+    """Makes a `TwoLayer` network with 64 units, 64 n_features parameters and the logistic loss."""
     return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 
@@ -106,7 +107,8 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 def wide_fcnn(n_features: int = 8) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit: 2,689 parameters for 8 features.
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With 8 features it has 2,689
+    parameters.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
@@ -142,7 +144,7 @@ def head(n_features: int) -> Model:
 class SoftmaxHead(nn.Module):
     """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
-    Features with a norm above `SOFTMAX_NORM` are shortened to that norm.
+    Features with a norm above SOFTMAX_NORM are scaled to that norm.
     """
 
     @nn.compact
@@ -154,9 +156,9 @@ class SoftmaxHead(nn.Module):
 def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, of 10 n_features parameters.
 
-    An example's gradient of softmax cross entropy is the outer product of the features and (probabilities -
-    one-hot label). The norm of the latter is at most sqrt(2), and features have at most `SOFTMAX_NORM`, 1 /
-    sqrt(2). So the gradient's norm is at most 1.
+    The gradient of softmax cross entropy is the outer product of the features and (probabilities - one-hot
+    label). The norm of the latter is at most sqrt(2), and the norm of features is at most SOFTMAX_NORM = 1 /
+    sqrt(2). So the norm of the gradient is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
@@ -169,9 +171,9 @@ def _flatten_pixels(x: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """A perceptron with ReLU and hidden layers of `widths`: an image or features -> logits (classes,).
+    """A perceptron with ReLU and hidden layers of these widths: an image or features -> logits (classes,).
 
-    An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
+    An image is (28, 28) of uint8, and the network normalises it. Features are floats (n,).
     """
 
     widths: tuple[int, ...]
@@ -187,12 +189,10 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes an `MLP` with softmax cross entropy: by default 269,322 parameters on Fashion-MNIST."""
+    """Makes an `MLP` with softmax cross entropy; the default has 269,322 parameters on Fashion-MNIST.
+
+    With widths=() it is a linear classifier.
+    """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    # Adversaries that craft examples use `_flatten_pixels` to find the floats at the first layer.
+    # Adversaries that craft examples use `_flatten_pixels`, because they need the floats of the first layer.
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
-
-
-def linear(n_features: int = 784) -> Model:
-    """Makes the linear classifier, `mlp` without hidden layers: 10 (n_features + 1) parameters."""
-    return mlp(n_features, ())

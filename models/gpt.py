@@ -1,4 +1,4 @@
-"""A small decoder-only transformer for the next character (Radford et al., 2019, without dropout)."""
+"""A small decoder-only transformer for the next character (as Radford et al., 2019, but without dropout)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ HEADS = 4
 
 
 class Block(nn.Module):
-    """Causal attention and a dense layer, each after a layer norm and with a residual connection."""
+    """Causal attention and two dense layers, each part after a layer norm and with a residual connection."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -29,7 +29,7 @@ class GPT(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
     Attributes:
-      vocabulary: the number of tokens; they are numbered from 0.
+      vocabulary: the number of tokens, which are numbered from 0.
       width: the width of embeddings and blocks.
       layers: the number of blocks.
     """

@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling are channels first, which is fast on narrow images: processors add and multiply whole
-rows of pixels.
+Convolutions and pooling have channels first. This is fast on narrow images, because processors then add and
+multiply whole rows of pixels.
 """
 
 import flax.linen as nn
@@ -13,8 +13,8 @@ from jax import Array
 class Convolution(nn.Module):
     """A convolution with a square window, stride 1 and no padding, channels first.
 
-    It maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1), with the parameters of flax.linen.Conv: a
-    kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
+    With w = `window`, it maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1). It has the parameters
+    of flax.linen.Conv: a kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
     (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
     """
 
@@ -32,7 +32,7 @@ class Convolution(nn.Module):
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Lists the patches of images, as im2col does: (..., C, H, W) -> (..., K, L).
+        """Returns the patches of images (..., C, H, W) as columns (..., K, L), as im2col does.
 
         Each of the L output pixels depends on a patch of K = w w C values.
         """
@@ -40,33 +40,37 @@ class Convolution(nn.Module):
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them: (...,
-        # w C, H * width). The barrier makes XLA store them.
+        # Shift the image by 0 to w - 1 columns, cut the results to the output's width, and join them to
+        # (..., w C, H * width). The barrier makes XLA store the result.
         columns = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(columns, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
-        # A shift by i rows is now a slice of consecutive memory, twice as fast as cutting patches.
+        # A shift by i rows is now a slice of contiguous memory. This is twice as fast as cutting patches.
         rows = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient of a loss at images (..., C, H, W), from that at kernel.T @ unfold(x).
+        """Returns the gradient of a loss at images x (..., C, H, W), from the one at kernel.T @ unfold(x).
 
-        A matrix product sums over the output's channels and the window's rows, and gives a part of the
-        gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory. `gradient` is (..., O, L). The K rows of the kernel (K,
-        O) count the window's rows, its columns and the channels, the last of them fastest.
+        A matrix product sums over the output's channels and the window's rows. It gives a part of the
+        gradient for each of the w columns, which we then shift and add. The gradients at all patches would
+        take w (H - w + 1) / H times the memory.
+
+        Args:
+          kernel: (K, O). Its rows are in the order of (window row, window column, channel).
+          gradient: (..., O, L), the gradient at the product.
+          x: the images, whose shape matters here.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # By row i of the window, an output pixel depends on the image's row i rows further down. So for each
-        # i we move the output's gradient down by i rows of `output_width` pixels, and fill it up to the
-        # image's H rows.
+        # Through row i of the window, an output pixel depends on the image i rows further down. So for each i
+        # we move the output's gradient down by i rows of `output_width` pixels, and pad it to the image's H
+        # rows.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -74,14 +78,14 @@ class Convolution(nn.Module):
         shifted = [padded[..., start : start + height * output_width] for start in starts]
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
-        # The product sums over the window's rows i and the O channels. Repeating the kernel for each image
-        # makes it a batched product without transpositions.
+        # The product sums over the window's rows i and the O channels. We repeat the kernel for each image,
+        # so that it is a batched product without transpositions.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # Move the part of the window's column j right by j pixels and fill it up to the image's width W.
+        # Move the part of the window's column j right by j pixels, and pad it to the image's width W.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):
@@ -95,16 +99,17 @@ class Convolution(nn.Module):
 
 
 def max_pool(x: Array) -> Array:
-    """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
+    """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    Its gradient is faster than that of flax.linen.max_pool, a scatter in XLA. Equal pixels share it.
+    Its gradient is faster than that of flax.linen.max_pool, which is a scatter in XLA. Equal pixels share the
+    gradient.
     """
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
     return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
 def average_pool(x: Array) -> Array:
-    """Computes means of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
+    """Computes the means of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
     rows = x[..., 0::2, :] + x[..., 1::2, :]
     return (rows[..., 0::2] + rows[..., 1::2]) / 4
 
@@ -112,7 +117,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, since XLA on a CPU would compute a transposition again for each use.
+    We split and join the channels, because XLA on a CPU would repeat a transposition for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -125,7 +130,7 @@ def normalised(
 ) -> Array:
     """Returns standardised uint8 pixels (..., C): (pixels / 255 - mean) / deviation, as float32.
 
-    The mean and the deviation of the pixels on [0, 1] are numbers for all channels, or one per channel.
+    `mean` and `deviation` are those of pixels on [0, 1], as a number for all channels or one per channel.
     """
     scaled = pixels.astype(jnp.float32) / 255
     return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

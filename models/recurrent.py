@@ -1,4 +1,4 @@
-"""Recurrent models of text: Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
+"""Recurrent models of text, for Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
 
 import flax.linen as nn
 import jax
@@ -14,11 +14,11 @@ SENTENCE_LENGTH = 20
 
 
 class LSTM(nn.Module):
-    """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
+    """A layer of LSTM cells that starts from a zero state: inputs (T, d) -> outputs (T, units).
 
     It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. The inputs of all positions are multiplied
-    by their kernel at once.
+    which starts at 1 for the forget gate and at 0 for the others. One product multiplies the inputs of all
+    positions by their kernel.
     """
 
     units: int
@@ -51,8 +51,8 @@ class LSTM(nn.Module):
 class LanguageModel(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
-    It has an embedding, `layers` LSTMs of width `units`, and a dense layer of width `projection` before the
-    logits, or None.
+    It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
+    dense layer of that width comes before the logits.
     """
 
     vocabulary: int
@@ -75,7 +75,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(logits: Array, labels: Array) -> Array:
     """Returns the mean cross entropy of logits (T, V) over the labels (T,) that are not padding, 0.
 
-    The mean gives all sequences the same weight. A sequence of only padding has loss 0.
+    The mean gives all sequences the same weight. A sequence that is only padding has loss 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING

@@ -1,18 +1,19 @@
 """The contract of an adversary: pure functions, in the shape of an Optax transformation, and its fields.
 
-Everywhere, "in" is the world with the canary inserted, and a higher score means "more likely in". An
-adversary has K canaries per run, each in or out by its own bit; K = 1 is the hidden-state paper's.
-Adversaries take `jax`, `jnp` and `mechanism` from here, which load at first use: flags and `--help` need the
-fields even without the extra `train`.
+Everywhere, "in" is the world in which the canary is inserted, and a higher score means "more likely in". An
+adversary has K canaries per run, and each is in or out by its own bit. In the hidden-state paper K is 1.
+
+Adversaries take `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because flags
+and `--help` need an adversary's fields even without the extra `train`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,10 +21,10 @@ import numpy as np
 from audit.errors import require
 from audit.settings.fields import deciding
 
-__all__ = ["jax", "jnp", "mechanism"]
+__all__ = ["Array", "Tree", "jax", "jnp", "mechanism"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Module:
     """A module that is imported when one of its attributes is first read."""
 
@@ -45,20 +46,21 @@ else:
     jax = _Module("jax")
     jnp = _Module("jax.numpy")
     mechanism = _Module("audit.mechanism.base")
+    Array = Tree = Craft = Any  # only type annotations use them
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-Init = Callable[["Array", "Array", "Array"], "Tree"]
-# (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in.
-Score = Callable[["Tree", "Tree", "Array", "Array"], "Array"]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It does not know noise and
-# coins, so it trains without noise and inserts each canary times its probability.
-Expect = Callable[["Craft", "Tree", "Array"], "Array"]
-# theta_0 (p,) -> the final model (p,) of training without noise and canaries.
-Rehearse = Callable[["Array"], "Array"]
+Init = Callable[[Array, Array, Array], Tree]
+# (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
+Score = Callable[[Tree, Tree, Array, Array], Array]
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary does not know
+# the noise and the coins, so the training has no noise and inserts each canary times its probability.
+Expect = Callable[[Craft, Tree, Array], Array]
+# theta_0 (p,) -> the final model (p,) of a training run without noise and canaries.
+Rehearse = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
-    """Sees every iterate and remembers a pytree with fixed shapes.
+    """The functions of an adversary that sees every iterate. Its memory is a pytree with fixed shapes.
 
     Attributes:
       begin: (state, theta_0 (p,)) -> the memory before the first step.
@@ -70,14 +72,15 @@ class Observer(NamedTuple):
 
 
 class NullLaw(NamedTuple):
-    """The known properties of the law of the scores of canaries that are out.
+    """The known properties of the null distribution, the distribution of the scores of canaries that are out.
 
     Attributes:
-      all_in: whether all canaries are inserted in every run; a known law replaces canaries that are out.
-      law_is_known: whether each score is the cosine of a canary's uniform direction and a vector that does
-        not depend on it if the canary is out. Directions are drawn by every run or shared by all.
-      draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
-      dimension: m, the number of parameters that directions are in; None for all.
+      all_in: True if all canaries are inserted in every run. The known distribution then takes the place of
+        canaries that are out.
+      law_is_known: True if the score of a canary that is out is the cosine of a uniformly random direction
+        and a vector that does not depend on it. Every run draws its own directions, or all runs share them.
+      draws: M, if a score is the number of a run's M fresh draws that score below the canary; otherwise 0.
+      dimension: m, the number of parameters in which directions are drawn; None for all.
     """
 
     all_in: bool = False
@@ -89,23 +92,24 @@ class NullLaw(NamedTuple):
 class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
-    All functions except init are compiled. Audits with equal functions (`==`) share compiled programs, so
-    use functions of a module, not lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Objects that a function
-    refers to stay in memory with its programs, so only init should use the data.
+    All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
+    module functions instead of lambdas, and keep values that differ between audits in the state. If a value
+    must be compiled in, make it a field of a frozen dataclass with `__call__`. Objects that a function refers
+    to stay in memory with its programs, so only init should use the data.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
       craft: (state, step, theta) -> the canaries of that step.
       score: (state, seen, theta_T, theta_0) -> the scores (K,) of the final model.
       canaries: K, the number of canaries of a run.
-      observer: sees every iterate; None if the adversary sees only the final model. Then `seen` is ().
-      reads_theta: whether craft depends on theta, as a real training example's gradient does. An adversary
+      observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
+        and score gets () as `seen`.
+      reads_theta: True if craft depends on theta, as a real training example's gradient does. An adversary
         that crafts gradients in the hidden-state model may not read it (hidden-state paper, Section 4).
-      crafts_constant: whether craft returns the same canaries at every step.
-      draw: (state, run key) -> the state of craft and score in that run, if every run has its own canaries;
-        None if all runs share the canaries.
-      null: the known law of the scores of canaries that are out.
+      crafts_constant: True if craft returns the same canaries at every step.
+      draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
+        canaries. If it is None, all runs share the canaries.
+      null: the known properties of the scores of canaries that are out.
     """
 
     init: Init
@@ -119,7 +123,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state of craft and score in a run, by the run's key."""
+        """Returns the state that craft and score get in the run of this key."""
         return state if self.draw is None else self.draw(state, key)
 
 
@@ -132,12 +136,12 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of the results of an adversary's functions, with `state` from its `init`.
+    """Returns the shapes of the results of an adversary's functions, for a `state` from its `init`.
 
-    JAX only traces the functions. Their exceptions pass through.
+    JAX traces the functions without running them. Their exceptions pass through.
 
     Raises:
-      InputError: craft or score return shapes that violate the contract.
+      InputError: craft or score returns a shape that violates the contract.
     """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -148,21 +152,25 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
     state = jax.eval_shape(adversary.draw_for_run, state, key)
-
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    rows = f"an array (canaries, parameters) = {(canaries, parameters)}"
+
     # Messages show the type of a result that is not an array.
     shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
         shape = (*leading_axis, parameters)
-    message = f"the adversary's craft must return {rows}, got shape {shape}"
-    require(shape == (canaries, parameters), message)
-    scores_shape = getattr(scores, "shape", type(scores).__name__)
-    expected = f"a score per canary, (canaries,) = {(canaries,)}"
-    message = f"the adversary's score must return {expected}, got shape {scores_shape}"
-    require(scores_shape == (canaries,), message)
+    require(
+        shape == (canaries, parameters),
+        "the adversary's craft must return an array (canaries, parameters) = "
+        f"{(canaries, parameters)}, got shape {shape}",
+    )
+    shape = getattr(scores, "shape", type(scores).__name__)
+    require(
+        shape == (canaries,),
+        "the adversary's score must return a score per canary, (canaries,) = "
+        f"{(canaries,)}, got shape {shape}",
+    )
     return Shapes(seen, state, crafted)
 
 
@@ -175,12 +183,13 @@ class Knowledge(NamedTuple):
       hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries.
-      canaries: the number of canaries to make.
+      canaries: the number of canaries of a run.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
-      noise_steps: the variance of the last model's noise if losses are linear, in units of that of a step's
-        raw noise: the number of steps if the noise of different steps is independent.
-      is_rehearsed: the number of parameters that directions are in -> `Setting.is_rehearsed`.
+      noise_steps: the variance of the last model's noise if losses are linear, divided by the variance of one
+        step's raw noise. It is the number of steps if the noise of different steps is independent.
+      is_rehearsed: (the number of parameters in which directions are drawn) -> True if the adversary should
+        train a model to know what to expect (`Setting.is_rehearsed`).
     """
 
     model: Model
@@ -197,7 +206,7 @@ class Knowledge(NamedTuple):
     def count_inputs(self) -> int:
         """Returns the number of floats of an example at the model's first layer.
 
-        Raises InputError if that layer does not take floats: examples then have no directions.
+        Raises InputError if that layer does not take floats, because examples then have no directions.
         """
         features = self.data[0]  # (N, ...)
         example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
@@ -215,15 +224,15 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns the function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
+        """Returns a function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 
-        It caches its last result.
+        It caches its last result, because an audit that adds runs prepares the same adversary again.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
         @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> Array:
-            """Trains from a float32 theta_0, given as bytes to be hashable for the cache."""
+            """Trains from a float32 theta_0, given as bytes because the cache needs a hashable argument."""
             key = jax.random.key(0, impl="threefry2x32")  # not used
             return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
 
@@ -231,13 +240,13 @@ class Knowledge(NamedTuple):
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Returns a sentence on whether an adversary sees all models of a training run or only the last."""
+    """Returns a sentence for reports about the models of a training run that an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees the final model only, no model in between."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AdversaryFields:
     """The fields of an adversary, and the function that makes it.
 
@@ -245,8 +254,8 @@ class AdversaryFields:
       name: its key in `audit.settings.adversaries.ADVERSARIES`.
       canary: a description of its canary, for --help.
       description: a sentence or two for a report.
-      biased: whether it inserts a gradient along a single coordinate. The law of its scores is then known if
-        genuine gradients do not interfere.
+      biased: True if it inserts a gradient along a single coordinate. The distribution of its scores is then
+        known if genuine gradients do not move that coordinate.
       version: the version of its stored scores. A higher version makes audits train again.
     """
 
@@ -262,27 +271,27 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """Returns whether every run draws its own canaries, so bounds are valid wherever the audit stops."""
+        """True if every run draws its own canaries. Bounds are then valid wherever the audit stops."""
         return False
 
     @property
     def inserts_all(self) -> bool:
-        """Returns whether every canary is in in every run, without coins."""
+        """True if every run inserts all canaries, without coins."""
         return self.any_time
 
     @property
     def sees_every_model(self) -> bool:
-        """Returns whether the adversary sees the model after every step, not only after the last."""
+        """True if the adversary sees the model after every step, not only after the last."""
         return False
 
     @property
     def view(self) -> str:
-        """Returns a sentence on the models that the adversary sees, for a report."""
+        """A sentence for a report about the models that the adversary sees."""
         return describe_view(self.sees_every_model)
 
     @property
     def usual_runs(self) -> int:
-        """Returns the default number of runs."""
+        """The default number of runs."""
         return 5000
 
     def deciding(self) -> dict[str, Any]:

@@ -1,22 +1,24 @@
-"""Gradients of norm C along a single coordinate: random (GC-R) and simulated (GC-S) biased dimension.
+"""Gradients of norm C along a single coordinate: the random (GC-R) and the simulated (GC-S) biased dimension.
 
-Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so the
-score is theta_0[d] - theta_T[d] (Errata H3).
+They are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
+gradient, so the score is theta_0[d] - theta_T[d] (Errata H3).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
+    Array,
     Expect,
     Knowledge,
     NullLaw,
+    Tree,
     jax,
     jnp,
     mechanism,
@@ -25,19 +27,14 @@ from audit.adversaries.ranked import count_below
 from audit.errors import require
 from audit.settings.fields import described
 
-if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.mechanism.base import Coordinates, Tree
-
-# (key, theta_0) -> the distinct coordinates of K canaries, (K,).
-Choose = Callable[["Array", "Array"], "Array"]
+# (key, theta_0 (p,)) -> the distinct coordinates of K canaries, (K,).
+Choose = Callable[[Array, Array], Array]
 
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
-
-# Simulations with the run's noise and clipping or with neither, by each step's movement or the final model.
+# A simulation has the noise and clipping of the run, or neither. It measures how far a coordinate moves at
+# each step, or from the initial to the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -49,26 +46,30 @@ GC_S_VARIANTS = (
 def _check_number(knowledge: Knowledge) -> None:
     """Raises InputError if there are more canaries than coordinates."""
     most = knowledge.model.n_parameters
-    message = f"`canaries` must be at most {most}, the number of the model's coordinates"
-    require(knowledge.canaries <= most, f"{message}, got {knowledge.canaries}")
+    require(
+        knowledge.canaries <= most,
+        f"`canaries` must be at most {most}, the number of the model's coordinates, "
+        f"got {knowledge.canaries}",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It sums a coordinate's movements in several simulated training runs. In a variant "per_step", a movement
-    is the sum of squared updates. The paper takes the root of the sum over all runs (Errata H4), which ranks
-    coordinates in the same order. In the others, it is the distance of the final model from theta_0.
+    It simulates training runs, sums the movement of each coordinate over them, and chooses the coordinates
+    that move least. In a "per_step" variant, a movement is the sum of squared updates. The paper takes the
+    square root of the sum over all runs (Errata H4), which ranks coordinates in the same order. In a
+    "final_model" variant, a movement is the distance of the final model from theta_0.
     """
 
-    name: ClassVar[str] = "gc_s"
-    canary: ClassVar[str] = "a gradient along the coordinate that moves least"
-    description: ClassVar[str] = (
+    name = "gc_s"
+    canary = "a gradient along the coordinate that moves least"
+    description = (
         "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
         "gradient of norm C along it. Its score is how far the final model moved along that coordinate."
     )
-    biased: ClassVar[bool] = True
+    biased = True
     gc_s: str = described(
         "GC-S: {noiseless,noisy}_{per_step,final_model}.",
         default="noiseless_per_step",
@@ -76,12 +77,13 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if there are more canaries than coordinates."""
         _check_number(knowledge)
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
-            simulations = 1  # all are the same
+            simulations = 1  # without noise, all are the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
@@ -92,31 +94,33 @@ class GcS(AdversaryFields):
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)
-            if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
+            # A caller may trace this function to learn shapes. There are no values to check then.
+            if not isinstance(total, jax.core.Tracer):
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
-                # Noiseless simulations do not clip either.
-                fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
-                place = f"{infinite} of {total.size} coordinates"
-                require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
+                require(
+                    not infinite,
+                    f"`gc_s`: the simulated training diverges at {infinite} of {total.size} coordinates: "
+                    "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)",
+                )
             return jnp.argsort(total)[: knowledge.canaries]
 
         return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GcR(AdversaryFields):
     """GC-R, the random biased dimension (hidden-state paper, Algorithm 2)."""
 
-    name: ClassVar[str] = "gc_r"
-    canary: ClassVar[str] = "along a random coordinate"
-    description: ClassVar[str] = (
+    name = "gc_r"
+    canary = "along a random coordinate"
+    description = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
         "score is how far the final model moved along that coordinate. If every run draws its own, the "
         "score is the rank of this movement among all other coordinates."
     )
-    biased: ClassVar[bool] = True
+    biased = True
     afresh: bool = described(
-        "gc_r: every run draws new coordinates, all in, and ranks them among all others.",
+        "gc_r: every run inserts along new coordinates, and ranks them among all others.",
         default=False,
     )
 
@@ -126,45 +130,22 @@ class GcR(AdversaryFields):
 
     @property
     def usual_runs(self) -> int:
+        # Bounds from ranks need fewer runs than bounds from coins.
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
         _check_number(knowledge)
         canaries = knowledge.canaries
-        if not self.afresh:
-            choose = partial(_choose_at_random, canaries)
-            return at_coordinates(choose, canaries, knowledge.expect)
-        parameters = knowledge.model.n_parameters
-        allowed = f"at most {parameters // 2}, half the parameters"
-        message = f"`canaries` must be {allowed}, with `afresh`, got {canaries}"
-        require(2 * canaries <= parameters, message)
-        others = parameters - canaries
-        require(
-            others <= _MAX_RANKED,
-            f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop it",
-        )
-        rehearse = knowledge.rehearsal()
-
-        def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
-            """Trains the expected model. In every run, `draw` replaces the coordinates."""
-            values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-            placeholders = jnp.arange(canaries)
-            return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
-
-        return Adversary(
-            init,
-            OwnCoordinates.craft,
-            OwnCoordinates.score,
-            canaries,
-            crafts_constant=True,
-            draw=OwnCoordinates.draw,
-            null=NullLaw(all_in=True, draws=others),
-        )
+        if self.afresh:
+            return _at_fresh_coordinates(knowledge)
+        choose = partial(_choose_at_random, canaries)
+        return at_coordinates(choose, canaries, knowledge.expect)
 
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
-    """Draws the distinct coordinates of K canaries uniformly, (K,)."""
-    if canaries == 1:
+    """Draws the distinct coordinates (K,) of K canaries uniformly from those of theta_0 (p,)."""
+    if canaries == 1:  # another way to draw would change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
@@ -174,53 +155,95 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries, C e_d for each coordinate d; a single canary as an array (1, p).
+      crafted: the canaries, C e_d for each coordinate d; a single canary is an array (1, p).
       expected: (K,) the expected final values of these coordinates.
     """
 
     dimensions: Array
-    crafted: Array | Coordinates
+    crafted: Array | mechanism.Coordinates
     expected: Array
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return self.expected - theta_t[self.dimensions]
 
 
-def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordinates:
+def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | mechanism.Coordinates:
     return state.crafted
 
 
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
-    """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
+    """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - theta_T[d].
 
-    A canary's score is expected[d] - theta_T[d]. A step subtracts the canary, so an inserted canary raises
-    the score. `expect` gives the expected model of several canaries, trained without noise and with half of
-    every canary, since a fair coin decides whether a canary is in. For a single canary it is theta_0. That
-    would be worse for several: the score would contain the coordinate's movement by training, many times the
-    noise.
+    A step subtracts the canary, so an inserted canary raises the score. For a single canary, the expected
+    model is theta_0. Several canaries need a better one, because training moves some of the coordinates by
+    many times the noise.
+
+    Args:
+      choose: (key, theta_0) -> the coordinates d (K,).
+      canaries: K.
+      expect: (craft, state, theta_0) -> the expected model of several canaries. It is trained without noise
+        and with half of every canary, because a fair coin decides if a canary is in.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
+        """Chooses the coordinates, makes the canaries, and finds the expected values."""
         dimensions = choose(key, theta_0)
         if canaries == 1:
-            # A program with `Coordinates` rounds differently: stored scores would change.
+            # With `Coordinates`, the program would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `_craft` does not read the expected values.
+        # `expect` calls `_craft`, which does not read the expected values.
         state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
         return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 
     return Adversary(init, _craft, BiasedDimensions.score, canaries=canaries)
 
 
-class OwnCoordinates(NamedTuple):
-    """The canaries of a single run along K coordinates.
+def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
+    """Returns the adversary that inserts K canaries C e_d along the run's own random coordinates d.
+
+    A canary's score is the number of coordinates without a canary that moved less. Raises InputError if there
+    are too many canaries or coordinates.
+    """
+    canaries = knowledge.canaries
+    parameters = knowledge.model.n_parameters
+    require(
+        2 * canaries <= parameters,
+        f"`canaries` must be at most {parameters // 2}, half the parameters, with `afresh`, "
+        f"got {canaries}",
+    )
+    others = parameters - canaries
+    require(
+        others <= _MAX_RANKED,
+        f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop it",
+    )
+    rehearse = knowledge.rehearsal()
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
+        """Trains the expected model. In every run, `draw` replaces the coordinates."""
+        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+        placeholders = jnp.arange(canaries)
+        return FreshCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
+
+    return Adversary(
+        init,
+        FreshCoordinates.craft,
+        FreshCoordinates.score,
+        canaries,
+        crafts_constant=True,
+        draw=FreshCoordinates.draw,
+        null=NullLaw(all_in=True, draws=others),
+    )
+
+
+class FreshCoordinates(NamedTuple):
+    """The canaries of a single run, along its own K coordinates.
 
     Attributes:
       dimensions: (K,) the distinct coordinates.
-      values: (K,) the canaries' entries there: the clipping norm C.
+      values: (K,) the canaries' entries there, all equal to the clipping norm C.
       ties: the key that breaks ties.
       expected: (p,) the final model of training without noise and canaries.
     """
@@ -230,19 +253,20 @@ class OwnCoordinates(NamedTuple):
     ties: Array
     expected: Array
 
-    def craft(self, step: Array, theta: Array) -> Coordinates:
+    def craft(self, step: Array, theta: Array) -> mechanism.Coordinates:
         return mechanism.Coordinates(self.dimensions, self.values)
 
-    def draw(self, key: Array) -> OwnCoordinates:
-        """Draws a run's K distinct coordinates, and the key that breaks its ties."""
+    def draw(self, key: Array) -> FreshCoordinates:
+        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.dimensions.shape  # (K,)
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
         return self._replace(dimensions=dimensions, ties=tie_key)
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
+        """Returns for each canary the number of coordinates without a canary that moved down less, (K,).
 
-        A coordinate's movement down is expected - theta_T, which a canary raises. Ties are broken at random.
+        The downward movement of a coordinate is expected - theta_T. A canary increases it. Ties are broken at
+        random.
         """
         return count_below(self.expected - theta_t, self.dimensions, self.ties)

@@ -1,22 +1,26 @@
 """Canaries in random directions on the sphere, scored by cosines with the model's displacement.
 
-CotS is the hidden-state paper's (Algorithms 7 and 8). One-shot canaries (Andrew et al., 2024) are many:
-`final_cosines` sees the final model (Algorithm 2), `largest_cosines` every iterate (Algorithm 3).
+CotS is from the hidden-state paper (Algorithms 7 and 8). The one-shot paper (Andrew et al., 2024) inserts
+many canaries in one run: `final_cosines` sees the final model (Algorithm 2), and `largest_cosines` sees every
+iterate (Algorithm 3).
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
+    Array,
     Expect,
     Knowledge,
     NullLaw,
     Observer,
     Rehearse,
+    Tree,
     jax,
     jnp,
     mechanism,
@@ -24,28 +28,23 @@ from audit.adversaries.base import (
 from audit.errors import require
 from audit.settings.fields import described
 
-if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.mechanism.base import Craft, Directions, Tree
-
-_TINY = 1e-30
-# The most entries (K, p) of directions in memory, 1 GiB.
+_TINY = 1e-30  # avoids 0 / 0
+# The maximum number of entries (K, p) of directions in memory, 1 GiB.
 _MAX_KEPT = 1 << 28
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    If `cots_score` is "weights", the vector is -theta_T. Else it is the displacement theta_0 - theta_T for a
-    single canary, and expected - theta_T for several. The expected model is trained without noise and with
-    half of every canary.
+    If `cots_score` is "weights", the vector is -theta_T. Otherwise it is the displacement theta_0 - theta_T
+    for a single canary, and expected - theta_T for several canaries. The expected model is trained without
+    noise and with half of every canary.
     """
 
-    name: ClassVar[str] = "cots"
-    canary: ClassVar[str] = "along a random direction"
-    description: ClassVar[str] = (
+    name = "cots"
+    canary = "along a random direction"
+    description = (
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
         "cosine of that direction and the model's displacement."
     )
@@ -57,6 +56,7 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; with several canaries, its state is keys instead of directions."""
         origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
@@ -65,13 +65,13 @@ class CotS(AdversaryFields):
         return random_directions(knowledge.canaries, knowledge.expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OneShotCanaries(AdversaryFields):
     """The one-shot paper's canaries: gradients along random directions, scored by cosines."""
 
-    name: ClassVar[str] = "one_shot"
-    canary: ClassVar[str] = "the one-shot paper's random directions"
-    description: ClassVar[str] = (
+    name = "one_shot"
+    canary = "the one-shot paper's random directions"
+    description = (
         "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
         "and the model's displacement or its weights, or the largest cosine with any step's move."
     )
@@ -86,8 +86,12 @@ class OneShotCanaries(AdversaryFields):
     )
 
     def __post_init__(self) -> None:
-        is_law_known = not self.all_in or self.observe != "all"
-        require(is_law_known, "`all_in` needs cosines of a known law: drop `all_in`, or `observe`")
+        """Raises InputError if the null distribution of the scores is unknown but required."""
+        # The null distribution of the largest cosine over all steps is not known.
+        require(
+            not self.all_in or self.observe != "all",
+            "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
+        )
 
     @property
     def inserts_all(self) -> bool:
@@ -102,17 +106,23 @@ class OneShotCanaries(AdversaryFields):
         return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError for a single canary."""
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # The law is known for shared directions too; only audits of a single run use it.
+        # The null distribution is known for shared directions too. Only audits of a single run use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
 class RandomDirection(NamedTuple):
-    """The canary C * u (1, p), and the origin (p,) of the final model's displacement."""
+    """The state of an adversary of one direction u.
+
+    Attributes:
+      gradient: (1, p), the canary C * u.
+      origin: (p,), the model from which the final model's displacement is measured.
+    """
 
     gradient: Array
     origin: Array
@@ -121,7 +131,7 @@ class RandomDirection(NamedTuple):
         return self.gradient
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if these are equal."""
+        """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if the latter is 0."""
         direction = self.gradient[0]
         displacement = self.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -130,12 +140,12 @@ class RandomDirection(NamedTuple):
 
 
 def initial_model(theta_0: Array) -> Array:
-    """Returns theta_0 (p,) as the origin: the displacement is the change by training."""
+    """Returns theta_0 (p,) as the origin of the displacement, which is then the change by training."""
     return theta_0
 
 
 def zero_model(theta_0: Array) -> Array:
-    """Returns zeros (p,) as the origin: the displacement is minus the final weights."""
+    """Returns zeros (p,) as the origin of the displacement, which is then minus the final weights."""
     return jnp.zeros_like(theta_0)
 
 
@@ -145,10 +155,11 @@ ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zer
 def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
-    The score is the cosine of u and origin(theta_0) - theta_T.
+    The score is the cosine of u and origin(theta_0) - theta_T, where `origin` maps theta_0 to a model (p,).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
+        """Draws u, and finds the origin of the displacement."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
         return RandomDirection(gradient[None], origin(theta_0))
@@ -161,7 +172,7 @@ class RandomDirections(NamedTuple):
 
     Attributes:
       keys: (K,) typed keys, one per direction.
-      origin: (p,) the origin of the final model's displacement.
+      origin: (p,) the model from which the final model's displacement is measured.
     """
 
     keys: Array
@@ -177,10 +188,10 @@ class RandomDirections(NamedTuple):
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
-    """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k.
+    """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - theta_T, with the model (p,) of `expect`. The
-    state has only keys. Each use draws the direction again.
+    The score of canary k is the cosine of u_k and expected - theta_T. `expect` gives the expected model (p,),
+    from (craft, state, theta_0). The state stores only keys, and each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -206,7 +217,7 @@ class OneShot(NamedTuple):
     momentum: Array
 
     def begin(self, theta_0: Array) -> Seen:
-        """Returns the memory before the first step: no move, and -1, the smallest possible cosine."""
+        """Returns the memory before the first step. Cosines start at -1, the smallest possible value."""
         return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(self.keys), -1.0))
 
     def score(self, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
@@ -214,7 +225,13 @@ class OneShot(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The last iterate (p,), the move to it (p,), and each canary's largest cosine so far (K,)."""
+    """The memory of `largest_cosines`.
+
+    Attributes:
+      theta: the last iterate (p,).
+      moved: the move (p,) of the last step, the iterate before it minus the iterate after it.
+      largest: each canary's largest cosine so far, (K,).
+    """
 
     theta: Array
     moved: Array
@@ -230,41 +247,36 @@ def final_cosines(
 
     Args:
       canaries: K.
-      origin: with `initial_model`, cosines are with the change by training. With `zero_model`, they are with
-        the final weights, as in the paper; the initial weights make them smaller.
-      fresh: whether every run draws its own directions, as bounds over several runs require. Only then are
-        the cosines of canaries that are out independent between runs and of a known law.
+      origin: theta_0 (p,) -> a model (p,). With `initial_model`, cosines are with the change by training.
+        With `zero_model`, they are with the final weights, as in the paper; the initial weights make them
+        smaller.
+      fresh: True if every run draws its own directions, as bounds over several runs require. Only then are
+        the cosines of canaries that are out independent between runs, with a known distribution.
     """
-
-    def expect(craft: Craft, state: Tree, theta_0: Array) -> Array:
-        return origin(theta_0)
-
-    return random_directions(canaries, expect)._replace(
-        draw=RandomDirections.draw if fresh else None, null=NullLaw(law_is_known=fresh)
-    )
+    adversary = random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
+    if not fresh:
+        return adversary
+    return adversary._replace(draw=RandomDirections.draw, null=NullLaw(law_is_known=True))
 
 
-def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_KEPT) -> Adversary:
+def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper takes the step's noisy mean instead. For Optax's SGD with momentum, the noisy mean points along
-    the move minus `momentum` times the previous move. So a `momentum` above 0 gives Algorithm 3.
+    that paper takes the noisy mean of the step's updates instead. With Optax's SGD with momentum, the noisy
+    mean points along the move minus `momentum` times the previous move. So a `momentum` above 0 gives
+    Algorithm 3.
 
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
-      most_kept: the maximum K * p of directions that stay in memory. Above it, each step draws them again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if they may stay in memory."""
+        """Draws the keys of K directions, and the directions themselves if they fit into memory."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= most_kept else 0
-
-        def draw(direction_key: Array) -> Array:
-            return mechanism.draw_unit_direction(direction_key, theta_0)
-
+        stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
+        draw = partial(mechanism.draw_unit_direction, like=theta_0)
         # One by one, to save memory.
         units = jax.lax.map(draw, keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
@@ -279,13 +291,13 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_
     )
 
 
-def craft_unclipped(state: Any, step: Array, theta: Array) -> Directions:
-    """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
+def craft_unclipped(state: Any, step: Array, theta: Array) -> mechanism.Directions:
+    """Returns the directions of `state.keys` with infinite norm. The mechanism clips each to C."""
     return mechanism.Directions(state.keys, jnp.float32(jnp.inf))
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Returns the memory after another iterate, with each canary's largest cosine updated."""
+    """Returns the memory after a step to the iterate `released` (p,), with the largest cosines updated."""
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
     are_in_memory = len(state.units) > 0
@@ -294,12 +306,12 @@ def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
 
 
 def _scale_to_unit(displacement: Array) -> Array:
-    """Returns the displacement at length 1; 0 for a displacement of 0."""
+    """Scales a displacement (p,) to length 1; returns 0 for a displacement of 0."""
     return displacement / jnp.maximum(jnp.linalg.norm(displacement), _TINY)
 
 
 def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,), one at a time."""
+    """Returns the cosines (K,) of a unit vector (p,) and the directions of K keys, drawn one at a time."""
 
     def draw_cosine(key: Array) -> Array:
         return jnp.vdot(mechanism.draw_unit_direction(key, unit), unit)

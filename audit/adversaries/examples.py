@@ -1,17 +1,17 @@
-"""Canaries that are examples: their own gradients are inserted, and their losses give the scores.
+"""Canaries that are examples: a step inserts their clipped gradients, and a score comes from their losses.
 
-The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
-Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance, since
-other examples hardly move the model there. An example is scale * direction + mean, or only scale * direction
-as in the LiDP paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last
-direction; to get many canaries, we draw directions.
+- The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
+- Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
+  since other examples hardly move the model there. An example is scale * direction + mean, or only
+  scale * direction as in the LiDP paper's text (Errata L10).
+- ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of the smallest variance.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
+    Array,
     Expect,
     Init,
     Knowledge,
+    Tree,
     jax,
     jnp,
     mechanism,
@@ -29,146 +31,154 @@ from audit.adversaries.base import (
 from audit.errors import require
 from audit.settings.fields import described, require_fields
 
-if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.mechanism.base import Examples, Tree
-
 # (theta, (features, label)) -> the loss of a single example.
-ExampleLoss = Callable[["Array", "tuple[Array, Array]"], "Array"]
-_BLOCK = 4096  # examples converted to float64 at once
+ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
+_BLOCK = 4096  # examples converted to float64 at once, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Loss(AdversaryFields):
     """L, the loss baseline (hidden-state paper, Section 5.1)."""
 
-    name: ClassVar[str] = "loss"
-    canary: ClassVar[str] = "an example with a wrong label"
-    description: ClassVar[str] = (
+    name = "loss"
+    canary = "an example with a wrong label"
+    description = (
         "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
         "model's loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError for a regression or more canaries than examples."""
         features, labels = knowledge.data[:2]
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         canaries = knowledge.canaries
-        allowed = f"at most {len(labels)}, the number of examples"
-        require(canaries <= len(labels), f"`canaries` must be {allowed}, got {canaries}")
+        require(
+            canaries <= len(labels),
+            f"`canaries` must be at most {len(labels)}, the number of examples, got {canaries}",
+        )
 
-        def draw(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-            """Draws examples, each with a uniformly drawn wrong label; a single one has no leading axis."""
+        def draw(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
+            """Draws K training examples and gives each a wrong label at random; K = 1 has no leading axis."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
                 indices = jax.random.randint(index_key, (), 0, len(labels))
             else:
                 indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
-            # Adding 1 to classes - 1, modulo classes, never gives the true label.
+            # A shift by 1 to classes - 1, modulo classes, never gives the true label.
             shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
             return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
         if canaries == 1:
+            # `inserted_examples` would round differently and change stored scores.
             return Adversary(draw, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
         return inserted_examples(loss, draw, canaries)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). The fields have no flags.
-    The principal directions first_direction, ..., end_direction - 1 are counted from 0 by falling singular
-    value.
+    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). Principal directions are
+    numbered from 0, the direction of the largest variance. Canaries are along random directions from
+    `first_direction` to `end_direction` - 1.
     """
 
-    name: ClassVar[str] = "poisoned"
-    canary: ClassVar[str] = "examples along directions of small variance"
-    description: ClassVar[str] = (
+    name = "poisoned"
+    canary = "examples along directions of small variance"
+    description = (
         "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
         "all with the same label. A score is minus the final model's loss on such an example."
     )
     loss_score: str = described(
-        "Minus the loss, or minus its excess over the expected loss.",
+        "Minus the loss, or minus the difference between the loss and the expected loss.",
         default="loss",
         choices=("loss", "excess"),
         has_flag=False,
     )
     first_direction: int = described(
-        "Principal directions from this one on.", default=600, least=0, has_flag=False
+        "The first principal direction of canaries.", default=600, least=0, has_flag=False
     )
     end_direction: int = described(
-        "Principal directions before this one.", default=784, least=1, has_flag=False
+        "The first principal direction after those of canaries.",
+        default=784,
+        least=1,
+        has_flag=False,
     )
     poison_scale: float = described(
-        "Distance of a canary from the data's mean.", default=1.0, above=0, has_flag=False
+        "The distance of a canary from the data's mean.", default=1.0, above=0, has_flag=False
     )
     poison_mean: bool = described("Add the data's mean to a canary.", default=True, has_flag=False)
 
     def __post_init__(self) -> None:
+        """Raises InputError for a field out of range, or an empty range of directions."""
         require_fields(self)
-        ends = f"got {self.first_direction} and {self.end_direction}"
-        is_range = self.first_direction < self.end_direction
-        require(is_range, f"`first_direction` must be less than `end_direction`, {ends}")
+        require(
+            self.first_direction < self.end_direction,
+            "`first_direction` must be less than `end_direction`, "
+            f"got {self.first_direction} and {self.end_direction}",
+        )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if the data or the labels do not suit it."""
         most = knowledge.count_inputs()
-        allowed = f"at most {most}, the number of directions of the data"
-        message = f"`end_direction` must be {allowed}, got {self.end_direction}"
-        require(self.end_direction <= most, message)
+        require(
+            self.end_direction <= most,
+            f"`end_direction` must be at most {most}, the number of directions of the data, "
+            f"got {self.end_direction}",
+        )
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)
         labels = jnp.full(canaries, label, jnp.int32)
         expect = knowledge.expect if self.loss_score == "excess" else None
 
-        def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
             """Makes K examples: scale * a direction, plus the data's mean if `poison_mean` is True."""
             mean, directions = find_principal(knowledge)
-            ends = (self.first_direction, self.end_direction)
-            drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
-            features = self.poison_mean * mean + self.poison_scale * directions[drawn]
+            drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
+            chosen = directions[np.asarray(drawn)]
+            features = self.poison_mean * mean + self.poison_scale * chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
         return inserted_examples(knowledge.model.loss, init, canaries, expect)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example, the mean plus the direction of the smallest variance.
+    """ClipBKD: a single example, the data's mean plus the direction of the smallest variance.
 
-    The LiDP paper averages the losses of 100 models to choose the label. We train a single model.
+    Its label is the one with the highest loss on a model trained without it. The LiDP paper averages the
+    losses of 100 models; we train a single model.
     """
 
-    name: ClassVar[str] = "clip_bkd"
-    canary: ClassVar[str] = "an example along the direction of smallest variance"
-    description: ClassVar[str] = (
+    name = "clip_bkd"
+    canary = "an example along the direction of smallest variance"
+    description = (
         "ClipBKD: inserts the gradient of an example along the direction of the smallest variance in the "
         "data, with the least likely label for a model trained without it. Its score is minus the final "
         "model's loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        canaries = knowledge.canaries
-        message = "ClipBKD has one canary; choose `adversary=poisoned`"
-        require(canaries == 1, f"`canaries={canaries}`: {message}")
+        """Returns the adversary; raises InputError for several canaries or unsuitable data or labels."""
+        require(
+            knowledge.canaries == 1,
+            f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
+        )
         knowledge.count_inputs()  # checks that features are floats
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
-        def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
             """Makes the example, with the label of the highest loss on a model trained without it."""
             mean, directions = find_principal(knowledge)
             theta = knowledge.simulate(noiseless, key, theta_0).theta
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
-            def loss_of_label(label: Array) -> Array:
-                return loss(theta, (features, label))
-
-            losses = jax.vmap(loss_of_label)(jnp.arange(classes))
+            losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
             label = jnp.argmax(losses)[None].astype(jnp.int32)
             return mechanism.Examples(features[None], label)
 
@@ -176,22 +186,22 @@ class ClipBkd(AdversaryFields):
 
 
 class ScoredExamples(NamedTuple):
-    """K canaries, and their losses (K,) on the expected final model."""
+    """K examples as canaries, and their losses (K,) on the expected final model."""
 
-    examples: Examples
+    examples: mechanism.Examples
     expected: Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _ScoreByLosses:
-    """The scores of several examples: expected loss minus loss."""
+    """Computes the scores (K,) of several examples: the expected loss minus the loss."""
 
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return state.expected - self.losses(theta_t, state.examples)
 
-    def losses(self, theta: Array, examples: Examples) -> Array:
+    def losses(self, theta: Array, examples: mechanism.Examples) -> Array:
         """Returns the loss of each example, (K,)."""
         values: Array = jax.vmap(self.loss, (None, 0))(theta, (examples.features, examples.labels))
         return values
@@ -200,23 +210,22 @@ class _ScoreByLosses:
 def inserted_examples(
     loss: ExampleLoss, init: Init, canaries: int, expect: Expect | None = None
 ) -> Adversary:
-    """Returns the adversary of K examples, each scored by its loss.
+    """Returns the adversary that inserts K examples, as in training, and scores each by its loss.
 
-    An example's clipped gradient at the current model is inserted, as in training. A score is the example's
-    loss on the expected model minus its loss on the final model.
+    A score is the example's loss on the expected final model minus its loss on the final model.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model expected without noise. If None, scores are minus the
-        final losses (LiDP paper, Section 6).
+      expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
+        scores are minus the final losses (LiDP paper, Section 6).
     """
     score = _ScoreByLosses(loss)
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses on the expected final model, 0 without one."""
-        # `_craft` does not read the losses.
+        """Makes the examples and their losses on the expected final model; losses are 0 without `expect`."""
+        # `expect` calls `_craft`, which does not read the losses.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is None:
             return blank
@@ -226,29 +235,32 @@ def inserted_examples(
     return Adversary(begin, _craft, score, canaries=canaries, reads_theta=True)
 
 
-def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
+def _craft(state: ScoredExamples, step: Array, theta: Array) -> mechanism.Examples:
     """Returns the same examples at every step. The mechanism takes their gradients at theta."""
     return state.examples
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _CraftGradient:
-    """The gradient (1, p) of a single example at theta, which the mechanism clips."""
+    """Computes the gradient (1, p) of a single example at theta. The mechanism clips it."""
 
     loss: ExampleLoss
 
-    def __call__(self, state: Examples, step: Array, theta: Array) -> Array:
+    def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
+        """Returns the gradient (1, p) at theta of the example in the state."""
         gradient: Array = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _ScoreByLoss:
-    """The score of a single example: minus its loss on the final model."""
+    """Computes the score (1,) of a single example: minus its loss on the final model."""
 
     loss: ExampleLoss
 
-    def __call__(self, state: Examples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def __call__(
+        self, state: mechanism.Examples, seen: Tree, theta_t: Array, theta_0: Array
+    ) -> Array:
         return -self.loss(theta_t, state)[None]
 
 
@@ -258,7 +270,7 @@ class Principal(NamedTuple):
     Attributes:
       mean: the mean of the examples, (...).
       directions: the right singular vectors of the centred data (d, ...), largest singular value first. The
-        entry of the largest size of each vector is positive.
+        entry with the largest magnitude in each vector is positive.
     """
 
     mean: NDArray[np.float64]
@@ -268,7 +280,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    Directions without variance come last and are an arbitrary basis.
+    The data have no variance along some directions. These come last and are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
@@ -283,12 +295,12 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 
     # eigh returns columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign is arbitrary: the entry of the largest size becomes positive.
+    # The sign of an eigenvector is arbitrary. Make the entry with the largest magnitude positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
 def find_principal(knowledge: Knowledge) -> Principal:
-    """Returns the principal directions of the data at the first layer."""
+    """Returns the principal directions of the training data, as the model's first layer gets them."""
     return principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))

@@ -1,58 +1,58 @@
-"""Canaries that every run draws afresh, ranked among further draws from the same generator.
+"""Canaries that every run draws for itself, ranked among fresh draws from the same generator.
 
-Without canary k, it and M fresh draws are exchangeable given the model, for any model and any scores. So if
-canary k is out, its rank among itself and the fresh draws is uniform on 1 to M + 1, with ties broken at
-random (`audit.methods.exact_null`). An audit does not need a world without canaries, coins, or access to
-gradients. A score is the number of fresh draws below the canary; the rank is M + 1 minus the score.
+If training does not use canary k, the canary and M fresh draws are exchangeable given the model, for any
+model and any scores. So the rank of a canary that is out is uniform on 1 to M + 1, with ties broken at random
+(`audit.methods.exact_null`). An audit therefore needs no runs without canaries, no coins, and no access to
+gradients. A score is the number of fresh draws that score below the canary. The rank is M + 1 minus the
+score.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
+    Array,
     Knowledge,
     NullLaw,
     Rehearse,
+    Tree,
     jax,
     jnp,
     mechanism,
 )
 from audit.settings.fields import described
 
-if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.mechanism.base import Examples, Tree
-
-# The number of examples that are drawn and scored at once.
-_BLOCK = 512
+_BLOCK = 512  # examples that are drawn and scored at once
 MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
-Loss = Callable[["Array", "tuple[Array, Array]"], "Array"]
-# (key, number) -> random examples (number, ...) with labels (number, ...).
-Generator = Callable[["Array", int], "Examples"]
-# (examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,): higher means in.
-ScoreExamples = Callable[["Examples", "Array", "Array"], "Array"]
+Loss = Callable[[Array, tuple[Array, Array]], Array]
+# (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
+Generator = Callable[[Array, int], Any]
+# (mechanism.Examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,); a higher score means
+# "more likely in".
+ScoreExamples = Callable[[Any, Array, Array], Array]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws afresh, each ranked among more examples of the same generator."""
+    """Random examples that every run draws for itself, ranked among fresh examples of the same generator."""
 
-    name: ClassVar[str] = "examples"
-    canary: ClassVar[str] = "random examples that every run draws anew"
-    description: ClassVar[str] = (
+    name = "examples"
+    canary = "random examples that every run draws anew"
+    description = (
         "Random examples: every run draws new examples with random features and labels, and inserts "
         "their gradients. After the run it draws many more from the same generator. A score is an example's "
         "rank among these, by how far training lowered its loss."
     )
     # Version 1 scored canaries in a separate batch, which may round differently.
-    version: ClassVar[int] = 2
+    version = 2
+    any_time = True
+    usual_runs = 20
     fresh: int = described(
         "examples: number of fresh examples that rank a run's canaries.",
         default=50_000,
@@ -61,21 +61,14 @@ class RandomExamples(AdversaryFields):
         has_flag=False,
     )
 
-    @property
-    def any_time(self) -> bool:
-        return True
-
-    @property
-    def usual_runs(self) -> int:
-        return 20
-
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data[:2]
-        label_law = _fit_law(labels)
-        if knowledge.classes:  # also those that the data do not have
-            label_law = dataclasses.replace(label_law, largest=knowledge.classes - 1)
+        label_entries = _fit_entries(labels)
+        if knowledge.classes:  # the data may not have all of them
+            label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
-            RandomExampleGenerator(_fit_law(features), label_law),
+            RandomExampleGenerator(_fit_entries(features), label_entries),
             LossDrops(knowledge.model.loss),
             knowledge.rehearsal(),
             knowledge.canaries,
@@ -88,17 +81,17 @@ class Draws(NamedTuple):
 
     Attributes:
       examples: the K canaries.
-      fresh: the key of the M fresh examples, and of the canaries' places among them.
+      fresh: the key that draws the M fresh examples and the canaries' places among them.
       ties: the key that breaks ties.
-      reference: the model (p,) to compare all runs' final models with.
+      reference: the model (p,) to which the final model of every run is compared.
     """
 
-    examples: Examples
+    examples: mechanism.Examples
     fresh: Array
     ties: Array
     reference: Array
 
-    def craft(self, step: Array, theta: Array) -> Examples:
+    def craft(self, step: Array, theta: Array) -> mechanism.Examples:
         return self.examples
 
 
@@ -109,23 +102,20 @@ def fresh_examples(
     canaries: int,
     fresh: int,
 ) -> Adversary:
-    """Returns the adversary of K random examples, each ranked among M fresh examples.
-
-    An example's clipped gradient at the current model is inserted, as in training.
+    """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
     Args:
-      generate: (key, number) -> random examples, both canaries and fresh ones.
-      score_examples: the score of any examples. It may depend on the models, but not on the inserted
-        examples.
-      refer: theta_0 (p,) -> the model (p,) to compare the final model with.
-      canaries: K, the number of canaries of a run, all in.
+      generate: (key, number) -> random examples, both canaries and fresh examples.
+      score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
+        the models, but not on the inserted examples.
+      refer: theta_0 (p,) -> the reference model (p,), to which the final model is compared.
+      canaries: K, the number of canaries of a run. All are inserted.
       fresh: M, the number of fresh examples.
     """
-
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        placeholder = mechanism.Examples(key, key)
+        placeholder = mechanism.Examples(key, key)  # `draw` replaces it
         return draw(Draws(placeholder, key, key, refer(theta_0)), key)
 
     return Adversary(
@@ -139,20 +129,21 @@ def fresh_examples(
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _DrawExamples:
-    """Draws a run's canaries, and the keys of its fresh examples and its ties, from the run's key."""
+    """Draws from a run's key its canaries, the key of its fresh examples, and the key that breaks ties."""
 
     generate: Generator
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
+        """Returns the state for a run, from the run's key."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
         return Draws(canaries, fresh_key, tie_key, state.reference)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _RankExamples:
     """Counts for each of K canaries how many of M fresh examples score below it."""
 
@@ -162,13 +153,17 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the counts (K,). Canaries are at random places among the fresh examples."""
+        """Returns the counts (K,).
+
+        Canaries and fresh examples form a list with the canaries at random places. It is drawn and scored
+        block by block, to save memory.
+        """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh, self.canaries, total)
         block = min(_BLOCK, total)
 
         def score_block(start: Array) -> Array:
-            """Returns the scores of the block of examples that begins with place `start`."""
+            """Returns the scores of the block of examples that begins at place `start` of the list."""
             drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
             # `set` drops places past the block's end.
             is_here = (start <= places) & (places < start + block)
@@ -177,7 +172,7 @@ class _RankExamples:
             def insert(drawn_part: Array, canary_part: Array) -> Array:
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
-            examples: Examples = jax.tree.map(insert, drawn, state.examples)
+            examples = jax.tree.map(insert, drawn, state.examples)
             return self.score_examples(examples, theta_t, state.reference)
 
         starts = jnp.arange(0, total, block)
@@ -188,10 +183,10 @@ class _RankExamples:
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
 
-    A compiled program may round a score by its example's place in a block. At random places, canaries and
-    fresh examples are exchangeable despite rounding.
+    The place of an example in a block may affect how a compiled program rounds its score. At random places,
+    canaries and fresh examples are exchangeable despite this.
     """
-    # Fresh examples fold in the first place of a block, which is less than `total`.
+    # `total` makes another key than those of the blocks: they fold in a block's first place, below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -199,42 +194,44 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    It is NaN for all canaries if any score is not finite, as for a diverged model.
+    All counts are NaN if any score is not finite, which shows that a model diverged.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
-      places: (K,) the places of the canaries. All others are fresh draws.
+      places: (K,) the indices of the canaries. All other scores belong to fresh draws.
       ties: the key that breaks ties.
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    # Of t draws that tie with a canary, a uniform number, 0 to t, counts as below it. This makes the
-    # canary's rank among them uniform.
+    # If t draws tie with a canary, a uniformly random number of them, 0 to t, counts as below it. This makes
+    # the canary's rank among them uniform.
     ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
     counts = (below + ties_below).astype(jnp.float32)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LossDrops:
-    """The black-box score: the drop of an example's loss from the reference model to the final model."""
+    """Computes the black-box score: the loss at the reference model minus the loss at the final model."""
 
     loss: Loss
 
-    def __call__(self, examples: Examples, theta_t: Array, reference: Array) -> Array:
+    def __call__(self, examples: mechanism.Examples, theta_t: Array, reference: Array) -> Array:
+        """Returns how far training lowered the loss of each of n examples, (n,)."""
         losses = jax.vmap(self.loss, (None, 0))
         labelled = (examples.features, examples.labels)
         drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
         return drops
 
 
-@dataclasses.dataclass(frozen=True)
-class EntryLaw:
-    """The law of the independent entries of an array of a single example.
+@dataclass(frozen=True)
+class RandomEntries:
+    """A distribution of arrays with independent entries, such as the features of an example.
 
-    Whole numbers are uniform from 0 to `largest`. Others are normal with `mean` and `deviation`.
+    Integers are uniform from 0 to `largest`. Floats are normal with `mean` and standard deviation
+    `deviation`.
     """
 
     shape: tuple[int, ...]
@@ -247,30 +244,31 @@ class EntryLaw:
         """Draws `number` arrays with independent entries, (number, *shape)."""
         shape = (number, *self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
-            # uint32 has the number after the largest int32.
+            # In uint32, `end` does not overflow even if `largest` is the largest int32.
             end = jnp.uint32(self.largest + 1)
-            integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
+            integers = jax.random.randint(key, shape, 0, end, jnp.uint32)
             return integers.astype(self.dtype)
-        normal: Array = jax.random.normal(key, shape, self.dtype)
-        return self.mean + self.deviation * normal
+        return self.mean + self.deviation * jax.random.normal(key, shape, self.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RandomExampleGenerator:
-    """Generates random examples of the shape and scale of data, with independent entries."""
+    """Generates random examples with independent entries, in the shape and scale of the data."""
 
-    features: EntryLaw
-    labels: EntryLaw
+    features: RandomEntries
+    labels: RandomEntries
 
-    def __call__(self, key: Array, number: int) -> Examples:
+    def __call__(self, key: Array, number: int) -> mechanism.Examples:
+        """Draws `number` examples with labels."""
         feature_key, label_key = jax.random.split(key)
         features = self.features.draw(feature_key, number)
         return mechanism.Examples(features, self.labels.draw(label_key, number))
 
 
-def _fit_law(values: Array) -> EntryLaw:
-    """Returns the law of a single entry, fitted to all entries of an array (N, ...)."""
+def _fit_entries(values: Array) -> RandomEntries:
+    """Returns the distribution of the array of one example, fitted to all entries of `values` (N, ...)."""
     shape = values.shape[1:]
+    dtype = str(values.dtype)
     if jnp.issubdtype(values.dtype, jnp.integer):
-        return EntryLaw(shape, str(values.dtype), largest=max(0, int(values.max())))
-    return EntryLaw(shape, str(values.dtype), float(values.mean()), float(values.std()))
+        return RandomEntries(shape, dtype, largest=max(0, int(values.max())))
+    return RandomEntries(shape, dtype, float(values.mean()), float(values.std()))

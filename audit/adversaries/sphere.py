@@ -1,27 +1,31 @@
-"""Gradients of norm C along uniform directions that every run draws afresh.
+"""Gradients of norm C along uniformly random directions that every run draws for itself.
 
-A score is the cosine of a canary's direction and u = expected - theta_T. If the canary is out, its law is
-known exactly (`audit.methods.exact_null`). The expected model comes from a training run without noise and
-canaries, or is theta_0 if the noise is much larger than the other movement. Many canaries blur each other,
-since u moves along all of them. Leave-one-out removes the part of u along the other canaries' directions. It
-does not change the law: the scored direction is independent of them.
+A score is the cosine of a canary's direction and u = expected - theta_T. If the canary is out, the
+distribution of its score is known exactly (`audit.methods.exact_null`). The expected model comes from a
+training run without noise and canaries. If the noise is much larger than all other movement, it is theta_0.
 
-Directions come from a run's key, in blocks of coordinates, so memory never contains K x p numbers.
+Many canaries blur each other, since u moves along all of them. Leave-one-out scores remove the part of u
+along the directions of the other canaries. This does not change the null distribution, because the scored
+direction is independent of the others.
+
+Directions are drawn from a run's key in blocks of coordinates, so memory never contains K x p numbers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
+    Array,
     Knowledge,
     NullLaw,
     Rehearse,
+    Tree,
     jax,
     jnp,
     mechanism,
@@ -32,31 +36,30 @@ from audit.errors import require
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.mechanism.base import Directions, Tree
     from audit.tasks.model import Model
 
-_TINY = 1e-30
+_TINY = 1e-30  # avoids 0 / 0
 _INVERSION_ERROR = 1e-8
-_MIN_EDGE = 0.2  # a share of the lower limit for large p
-# If the other canaries add more than this share to a score's variance, the score leaves them out.
+_MIN_EDGE = 0.2  # a fraction of the lower bound for large p
+# If the other canaries add more than this fraction to the variance of a score, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SphereFields(AdversaryFields):
     """Fresh directions: gradients of norm C along random directions that every run draws for itself."""
 
-    name: ClassVar[str] = "sphere"
-    canary: ClassVar[str] = "directions that every run draws anew"
-    description: ClassVar[str] = (
+    name = "sphere"
+    canary = "directions that every run draws anew"
+    description = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
         "along each. A score is the cosine of a direction and the final model's distance from the model that "
         "the adversary expects. If there are many canaries, it leaves out the other directions."
     )
+    any_time = True
+    usual_runs = 60
     coins: bool = described(
-        "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
+        "sphere: insert each canary by a coin, which checks the null distribution; else insert all.",
         default=False,
         has_flag=False,
     )
@@ -66,25 +69,16 @@ class SphereFields(AdversaryFields):
     )
 
     @property
-    def any_time(self) -> bool:
-        return True
-
-    @property
     def inserts_all(self) -> bool:
         return not self.coins
 
-    @property
-    def usual_runs(self) -> int:
-        return 60
-
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if the tensor is unsuitable or canaries are too many."""
         canaries = knowledge.canaries
         within = _find_coordinates(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
         is_several = canaries > 1
-        raise_them = "`coins` are for several canaries: raise `canaries`"
-        require(is_several or not self.coins, raise_them)
-
+        require(is_several or not self.coins, "`coins` are for several canaries: raise `canaries`")
         # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
         # sigma^2. The other canaries add canaries * insertions^2 / parameters. Both are multiplied by
         # `parameters`.
@@ -92,6 +86,7 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
+        # If the noise hides all other movement, theta_0 is as good as a rehearsed model.
         return fresh_directions(
             canaries,
             knowledge.rehearsal() if knowledge.is_rehearsed(parameters) else initial_model,
@@ -102,9 +97,10 @@ class SphereFields(AdversaryFields):
 
 
 def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
-    """Returns the indices (m,) of the chosen tensors' coordinates in theta; None for all of theta.
+    """Returns the indices (m,) in theta of the tensors in which to draw directions; None for all of theta.
 
-    Raises InputError without such a tensor, or if K canaries are more than half of its parameters.
+    `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if there is no such
+    tensor, or if the number of canaries exceeds half of its parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names
@@ -132,18 +128,17 @@ class Sphere(NamedTuple):
     expected: Array
     within: Array | None = None
 
-    def craft(self, step: Array, theta: Array) -> Directions:
-        """Returns directions of infinite norm at the chosen coordinates."""
+    def craft(self, step: Array, theta: Array) -> mechanism.Directions:
+        """Returns directions of infinite norm at the chosen coordinates; the mechanism clips each to C."""
         return craft_unclipped(self, step, theta)._replace(within=self.within)
 
     def find_movement(self, theta_t: Array) -> Array:
-        """Returns u = expected - theta_T at the directions' coordinates, (m,)."""
-        if self.within is None:
-            return self.expected - theta_t
-        return self.expected - theta_t[self.within]
+        """Returns u = expected - theta_T at the chosen coordinates, (m,)."""
+        reached = theta_t if self.within is None else theta_t[self.within]
+        return self.expected - reached
 
     def draw(self, key: Array) -> Sphere:
-        """Returns the state with the keys of a run's own K directions."""
+        """Returns the state for a run: its own K directions, drawn from the run's key."""
         return self._replace(keys=_split_keys(key, len(self.keys), self.expected.size))
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
@@ -163,13 +158,13 @@ class Sphere(NamedTuple):
     def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (K,) of each direction with the part of u orthogonal to all other directions.
 
-        With the inverse H of the Gram matrix of the directions V (K, p), and w = H V u,
+        Let H be the inverse of the Gram matrix of the directions V (K, p), and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
-        or 0 if that part of u is 0. The projection of u onto all directions is V' w, of squared length (V u)'
-        w. The part of direction k orthogonal to the others has the squared length 1 / H_kk, and the dot
-        product w_k / H_kk with u. So u's component along that part has the squared length w_k^2 / H_kk.
+        or 0 if that part of u is 0. The projection of u onto all directions is V' w, with squared length
+        (V u)' w. The part of direction k orthogonal to the others has squared length 1 / H_kk and dot product
+        w_k / H_kk with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
         u = self.find_movement(theta_t)
 
@@ -182,13 +177,14 @@ class Sphere(NamedTuple):
         start = (jnp.zeros(size), jnp.zeros((size, size)))
         products, gram = _fold_blocks(self.keys, u, start, add)
 
+        # Directions are drawn as normal vectors. Divide by their lengths to make them unit vectors.
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths
         inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
 
-        weights = inverse @ products
+        weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
-        # The squared length of u's part off all directions, which rounding may make negative.
+        # The squared length of the part of u orthogonal to all directions. Rounding may make it negative.
         off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
         along = weights / diagonal
         off_others = jnp.sqrt(off_all + weights**2 / diagonal)
@@ -209,10 +205,10 @@ def fresh_directions(
     Args:
       canaries: K.
       rehearse: theta_0 (p,) -> the expected model (p,).
-      leave_one_out: whether to project the other canaries' directions out of u before each cosine. This needs
-        K of at most half the parameters, for a Gram matrix that is well conditioned in float32.
-      all_in: whether all canaries are in, without coins.
-      within: (m,), the indices of the coordinates that directions are in; None for all.
+      leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
+        be at most half the number of parameters, so that the Gram matrix is well conditioned in float32.
+      all_in: True to insert all canaries, without coins.
+      within: (m,), the indices of the coordinates in which directions are drawn; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
@@ -238,18 +234,24 @@ def fresh_directions(
 
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
-    """Splits a key into those of K directions, one for every BLOCK of p coordinates: (K, blocks)."""
-    blocks = -(-parameters // mechanism.BLOCK)  # rounded up
+    """Splits a key into keys (K, blocks), one for every BLOCK coordinates of each of K directions."""
+    blocks = math.ceil(parameters / mechanism.BLOCK)
     return jax.random.split(key, (canaries, blocks))
 
 
 def _fold_blocks(
     keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
 ) -> Tree:
-    """Returns the total of a function over blocks of coordinates of K directions and of u.
+    """Accumulates a total over blocks of coordinates of K random directions and of u (p,).
 
-    `add` maps (total, a block of the directions (K, B), a block of u (B,)) to the next total. The directions
-    are normal vectors, drawn from keys (K, blocks) and not yet scaled to length 1. Entries beyond p are 0.
+    The directions are standard normal vectors, not yet scaled to length 1. Drawing them block by block saves
+    memory. Entries beyond p are 0.
+
+    Args:
+      keys: (K, blocks), the keys that draw the directions.
+      u: (p,).
+      start: the total before the first block.
+      add: (total, a block of the directions (K, B), a block of u (B,)) -> the next total.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -257,7 +259,7 @@ def _fold_blocks(
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
-        """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
+        """Draws a block of all directions, (K, B), with 0 for padding, and adds it to the total."""
         block_keys, u_block, is_inside = block
         directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
@@ -269,9 +271,9 @@ def _fold_blocks(
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    Newton's iteration X <- X (2 I - G X) only needs products: LAPACK hangs on a CPU if several devices of a
-    process call it. The first X is the multiple of I with the smallest error |I - G X| for all eigenvalues
-    within `_eigenvalue_limits`.
+    Newton's iteration X <- X (2 I - G X) needs only products. We do not call LAPACK, because it hangs on a
+    CPU if several devices of a process call it. The iteration starts with the multiple of I that has the
+    smallest error |I - G X| for all eigenvalues within `_eigenvalue_limits`.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
@@ -289,11 +291,11 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns (low, high), limits of the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
+    """Returns (low, high), bounds on the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
-    For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur).
-    These limits are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). In
-    small dimensions these may exceed the lower limit, so it is at least _MIN_EDGE * (1 - s)^2.
+    For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur). Our
+    bounds are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). In small
+    dimensions this may exceed the lower edge, so `low` is at least _MIN_EDGE * (1 - s)^2.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

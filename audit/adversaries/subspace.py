@@ -1,8 +1,9 @@
-"""Chooses the parameters in which a large model's canaries have their directions.
+"""Chooses the parameters of a large model in which canaries have their directions.
 
-A direction that is uniform within m fixed parameters has the same exact law and the same power as one within
-all of a model's parameters, but drawing it only costs m numbers. The choice must not depend on the training
-data of the audited runs. With fewer than 100 parameters for each canary, use leave-one-out cosines.
+A random direction within m fixed parameters has a score with the same exact distribution and the same power
+as a direction within all parameters of the model, but it takes only m random numbers. The choice must not
+depend on the training data of the audited runs. If there are fewer than 100 parameters per canary, use
+leave-one-out cosines.
 """
 
 import difflib
@@ -43,18 +44,18 @@ class Subspace(NamedTuple):
 def choose_tensors(
     parameters: Mapping[str, Any], count: int, within: str | Sequence[str] = AUTO
 ) -> Subspace:
-    """Chooses tensors of a model for directions, and checks that the law of cosines holds in them.
+    """Chooses the tensors of a model in which to draw directions, and checks that they are suitable.
 
     Args:
       parameters: the model's arrays or tensors by name, such as dict(model.named_parameters()) in PyTorch.
-        Those with `requires_grad=False` are not trained.
+        Tensors with `requires_grad=False` are not trained.
       count: the number of canaries.
-      within: "auto" chooses the largest float32 tensor that is trained and not tied to another, "all" chooses
-        all of them. Otherwise a tensor's name, a pattern such as "*lora*", or a list of these.
+      within: the name of a tensor, a pattern such as "*lora*", or a list of these. "auto" chooses the largest
+        float32 tensor that is trained and not tied to another, and "all" chooses all such tensors.
 
     Raises:
-      InputError: no name fits; a chosen tensor is not float32, is frozen, or is tied to another; or there are
-        more canaries than half of the parameters.
+      InputError: no tensor has such a name; a chosen tensor is not float32, is frozen, or is tied to another;
+        or the number of canaries exceeds half the number of parameters.
 
     >>> import numpy as np
     >>> parameters = {"embed": np.zeros((90, 64), "f4"), "dense": np.zeros((64, 256), "f4")}
@@ -63,40 +64,46 @@ def choose_tensors(
     """
     count = number("count", count, int)
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
-    reasons = {name: _refuse(parameters, name) for name in parameters}
-    usable = [name for name in parameters if not reasons[name]]
+    problems = {name: _find_problem(parameters, name) for name in parameters}
+    usable = [name for name in parameters if not problems[name]]
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     names = usable
     if within == AUTO:
-        require(usable, f"no tensor is fit for directions: {next(iter(reasons.values()))}")
+        require(usable, f"no tensor is fit for directions: {next(iter(problems.values()))}")
         names = [max(usable, key=sizes.__getitem__)]
     elif within != ALL:
         patterns = [within] if isinstance(within, str) else list(within)
         names = _find_names(parameters, patterns)
     for name in names:
-        require(not reasons[name], f"`within={name}` {reasons[name]}: choose another tensor")
+        require(not problems[name], f"`within={name}` {problems[name]}: choose another tensor")
     dimension = sum(sizes[name] for name in names)
-    few = f"`canaries` must be at most {dimension // 2}, half the parameters"
-    require(2 * count <= dimension, f"{few} of {', '.join(names[:_MAX_SHOWN])}, got {count}")
+    require(
+        2 * count <= dimension,
+        f"`canaries` must be at most {dimension // 2}, half the parameters of "
+        f"{', '.join(names[:_MAX_SHOWN])}, got {count}",
+    )
     trained = sum(sizes[name] for name in parameters if _is_trained(parameters[name]))
     return Subspace(tuple(names), dimension, trained)
 
 
-def _refuse(parameters: Mapping[str, Any], name: str) -> str:
-    """Returns the reason why directions cannot be in a tensor; empty if they can."""
+def _find_problem(parameters: Mapping[str, Any], name: str) -> str:
+    """Returns the reason why directions cannot be drawn in a tensor; "" if they can."""
     tensor = parameters[name]
     if not _is_trained(tensor):
         return "is frozen"
     if str(tensor.dtype).removeprefix("torch.") not in ("float32", "float64"):
         return f"is {tensor.dtype}, in which rounding hides small updates"
     for other in parameters:
-        if other != name and _address(parameters[other]) == _address(tensor):
+        if other != name and _identify(parameters[other]) == _identify(tensor):
             return f"is the same tensor as {other}, which counts it twice"
     return ""
 
 
 def _find_names(parameters: Mapping[str, Any], patterns: Sequence[str]) -> list[str]:
-    """Returns the names that fit any of some patterns, in the model's order; each pattern must fit one."""
+    """Returns the names that match any of the patterns, in the model's order.
+
+    Raises InputError if a pattern matches no name, and suggests the closest names.
+    """
     chosen = set()
     for pattern in patterns:
         fitting = fnmatch.filter(parameters, pattern)
@@ -108,11 +115,11 @@ def _find_names(parameters: Mapping[str, Any], patterns: Sequence[str]) -> list[
     return [name for name in parameters if name in chosen]
 
 
-def _address(one: Any) -> int:
-    """Returns a number that tied tensors share: a torch tensor's memory address, or an id."""
-    return one.data_ptr() if hasattr(one, "data_ptr") else id(one)
+def _identify(tensor: Any) -> int:
+    """Returns a number that tied tensors share: a torch tensor's memory address, or an array's id."""
+    return tensor.data_ptr() if hasattr(tensor, "data_ptr") else id(tensor)
 
 
-def _is_trained(one: Any) -> bool:
-    """Returns whether a tensor is trained: all arrays, and torch's tensors with a gradient."""
-    return bool(getattr(one, "requires_grad", True))
+def _is_trained(tensor: Any) -> bool:
+    """Returns True for arrays, and for torch's tensors that require a gradient."""
+    return bool(getattr(tensor, "requires_grad", True))

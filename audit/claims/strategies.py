@@ -59,7 +59,7 @@ class Toeplitz(NamedTuple):
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns the coefficients of B and A, `Coefficients` of audit/mechanism/noise.py."""
+        """Returns the coefficients of B and A, as in `Coefficients` of audit/mechanism/dpsgd.py."""
         return np.array(self.numerator), np.array(self.denominator)
 
 

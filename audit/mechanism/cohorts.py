@@ -1,6 +1,6 @@
-"""The participation in a federated training run, decided beforehand.
+"""Draws the clients and canaries of each round of a federated training run, before it begins.
 
-Clients are indices (rounds, W), and canaries a mask (rounds, K).
+Clients are given by their indices (rounds, W), and canaries by a mask (rounds, K).
 """
 
 import jax
@@ -10,42 +10,44 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1  # pads a round with fewer clients
+ABSENT = -1  # takes the place of a client in a round with fewer clients
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts (rounds, cohort) of client indices: one permutation, repeated, cut into equal pieces.
+    """Draws the client indices of each round, (rounds, cohort).
 
-    A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError if the cohort is larger
-    than the population.
+    A single permutation of all clients is repeated and cut into equal pieces. So a client joins at most
+    ceil(rounds * cohort / clients) rounds. Raises InputError if there are fewer clients than `cohort`.
     """
-    message = f"`cohort` must be at most {clients}, the number of clients, got {cohort}"
-    require(cohort <= clients, message)
+    require(
+        cohort <= clients,
+        f"`cohort` must be at most {clients}, the number of clients, got {cohort}",
+    )
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     places = np.arange(rounds * cohort) % clients
     return order[places].reshape(rounds, cohort)
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask (rounds, canaries), 1 if a canary joins a round: each joins `repetitions` rounds.
+    """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. For
-    each part, a permutation of all canaries is dealt evenly to its rounds, so each canary joins a single
-    round of it. There are at most as many repetitions as rounds.
+    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. In each
+    part, a permutation of all canaries is dealt evenly to its rounds, so each canary joins one of them.
+    `repetitions` must be at most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous permutation may have ended within the first round of this part. The canaries that it
-        # dealt to that round go last now, or the round could get them twice.
+        # The previous part may end within the first round of this part. The canaries that it dealt to that
+        # round go last now. Otherwise the round could get them twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # The permutations form a single row of n places, dealt evenly to all rounds: place j goes to round j
-        # * rounds / n.
+        # All permutations form a list of n = canaries * repetitions places. Place j belongs to round
+        # j * rounds / n.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1

@@ -3,13 +3,15 @@
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), or noise that is
-correlated across steps (`audit.mechanism.noise`). b_k is the presence of canary k, or if canaries are
-sampled, whether it joins step t. The weight decay lambda is outside the clipping, as with
-`optax.add_decayed_weights` before any optimizer. Only `optax.adamw` gets m_t, and lambda as its own decay.
+Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be
+correlated across steps (`Coefficients`). b_k is the presence of canary k. If canaries are sampled, b_k is 1
+only in the steps that canary k joins. The weight decay lambda is not clipped, as if
+`optax.add_decayed_weights` came before the optimizer. Only `optax.adamw` gets m_t without this term, and
+lambda as its own decay.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,11 +19,35 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.mechanism import base, noise
-from audit.mechanism.base import step_memory
+from audit.mechanism.base import (
+    Canaries,
+    Data,
+    Hyperparameters,
+    Mechanism,
+    Schedule,
+    State,
+    Tree,
+    make_inserter,
+    step_memory,
+)
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-_THETAS_IN_MEMORY = 4  # vectors (p,) of a run
+_THETAS_IN_MEMORY = 4  # vectors (p,) that a run's step keeps
+
+
+class Coefficients(NamedTuple):
+    """The coefficients of correlated noise, traced: `Hyperparameters.own` of DP-SGD.
+
+    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, where z_t is the raw noise
+    of step t, independent between steps. So n = S^-1 z for the strategy matrix S = B / A.
+
+    Attributes:
+      numerator: (b,), the coefficients B_0, B_1, ...
+      denominator: (a,), the coefficients A_0, A_1, ...; or (T, a), with a row for each of T steps.
+    """
+
+    numerator: Array
+    denominator: Array
 
 
 class DPSGD(NamedTuple):
@@ -30,7 +56,7 @@ class DPSGD(NamedTuple):
     Attributes:
       clipped_sum: the clipping strategy.
       optimizer: learning rate -> the Optax optimizer.
-      bands: b, the number of coefficients in the numerator of correlated noise (`Hyperparameters.own`).
+      bands: b, the number of coefficients in the numerator of correlated noise (`Coefficients`).
     """
 
     clipped_sum: ClippedSum
@@ -38,30 +64,31 @@ class DPSGD(NamedTuple):
     bands: int = 1
 
 
-def mechanism(choices: DPSGD) -> base.Mechanism:
+def mechanism(choices: DPSGD) -> Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
-    def start(theta_0: Array) -> base.State:
+    def start(theta_0: Array) -> State:
+        """Returns the state before the first step, without earlier noise."""
         optimizer = choices.optimizer(jnp.float32(0))
-        memory: base.Tree = ()
+        memory: Tree = ()
         if choices.bands > 1:  # an array without entries has no place on several devices
             memory = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
-        return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
+        return State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
 
     def segment(
-        hyper: base.Hyperparameters,
-        state: base.State,
-        data: base.Data,
-        schedule: base.Schedule,
-        canaries: base.Canaries,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        canaries: Canaries,
         run_key: Array,
-    ) -> base.State:
-        """Takes the steps of a schedule; every mini-batch has B examples, without padding."""
+    ) -> State:
+        """Takes the steps of a schedule. Every mini-batch has B examples, without padding."""
         norm = jnp.asarray(hyper.clipping_norm)
-        insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
+        insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
-            """Takes a single step: `now` is its mini-batch (B,) of indices and its mask, () or (K,)."""
+        def advance(state: State, now: Schedule) -> tuple[State, None]:
+            """Takes one step, given its mini-batch (B,) of indices and its insertion mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -71,31 +98,30 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
-        """Estimates the bytes of a single run's step: the clipped sum's results and a few vectors (p,)."""
+    def memory(theta_0: Array, data: Data, batch_size: int) -> int:
+        """Estimates the bytes of a single run's step: those of the clipped sum and of a few vectors (p,)."""
         batch = []
-        for part in data:
-            shape = (batch_size, *part.shape[1:])
-            batch.append(jax.ShapeDtypeStruct(shape, part.dtype))
+        for array in data:
+            shape = (batch_size, *array.shape[1:])
+            batch.append(jax.ShapeDtypeStruct(shape, array.dtype))
         theta = jax.typeof(theta_0)
         clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), jnp.float32(1))
         return clipped_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
-    return base.Mechanism(start, segment, memory)
+    return Mechanism(start, segment, memory)
 
 
 def step(
     choices: DPSGD,
-    hyper: base.Hyperparameters,
-    state: base.State,
+    hyper: Hyperparameters,
+    state: State,
     batch: Batch,
     extra: Array,
     run_key: Array,
-) -> base.State:
+) -> State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
-    S is the sum of the mini-batch's clipped gradients, and Z ~ N(0, (sigma C)^2 I) the noise (hidden-state
-    paper, Equation 2).
+    S is the sum of the mini-batch's clipped gradients, and Z is the noise (hidden-state paper, Equation 2).
 
     Args:
       choices: the clipping strategy and the optimizer.
@@ -108,10 +134,10 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # C may be infinite, and 0 times infinity is NaN.
+    # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
-    added, memory = noise.draw_for_step(hyper.own, state, run_key, deviation)
-    total = clipped_gradients + extra + added
+    noise, memory = _draw_step_noise(hyper.own, state, run_key, deviation)
+    total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
     learning_rate = jnp.asarray(hyper.learning_rate)
@@ -125,4 +151,58 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
-    return base.State(theta, optimizer_state, state.step + 1, state.seen, memory)
+    return State(theta, optimizer_state, state.step + 1, state.seen, memory)
+
+
+def _draw_step_noise(
+    coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
+) -> tuple[Array, Tree]:
+    """Draws the noise (p,) of the step after `state`, and returns it with the next `State.noise`.
+
+    The raw noise z_t is drawn from fold_in(run_key, t). So a step draws the raw noise of earlier steps again,
+    and only the last b - 1 vectors of correlated noise are stored, (b - 1, p).
+
+    Args:
+      coefficients: the coefficients of correlated noise, or () for independent noise.
+      state: the run before the step.
+      run_key: the run's key.
+      deviation: sigma C, the standard deviation of raw noise.
+    """
+    theta = state.theta
+    if not coefficients:
+        key = jax.random.fold_in(run_key, state.step)
+        return draw_noise(key, deviation, theta), ()
+    numerator, denominator = coefficients
+    if denominator.ndim == 2:
+        denominator = denominator[state.step]
+
+    def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
+        """Adds the raw noise of the step `lag` steps ago, times its coefficient."""
+        lag, coefficient = term
+        key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
+        is_step = lag <= state.step  # there is no step before step 0
+        raw = draw_noise(key, deviation, theta)
+        return total + jnp.where(is_step, coefficient, 0) * raw, None
+
+    lags = jnp.arange(len(denominator))
+    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, denominator))
+    if len(numerator) == 1:
+        return total / numerator[0], ()
+    noise = (total - numerator[1:] @ state.noise) / numerator[0]
+    return noise, jnp.concatenate([noise[None], state.noise[:-1]])
+
+
+def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
+    """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
+
+    On a CPU, the draw is in a branch, because XLA does not vectorise it together with the gradients. If the
+    deviation is 0, the branch skips the draw.
+    """
+
+    def draw() -> Array:
+        return deviation * jax.random.normal(key, theta.shape, theta.dtype)
+
+    zeros = partial(jnp.zeros_like, theta)
+    draw_in_branch = partial(jax.lax.cond, deviation > 0, draw, zeros)
+    noise: Array = jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)
+    return noise

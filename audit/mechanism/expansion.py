@@ -1,61 +1,64 @@
-"""Measures how much a step of DP-SGD moves two models away from each other, along a training run.
+"""Measures how much a step of DP-SGD can increase the distance between two models.
 
 A step without canaries and noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
 To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-with H the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
+where H is the Jacobian of d. The square of this singular value is 1 + eta m, where m is the largest
+eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. Products with
-H' pull a vector back through the clipped sum. Products with H transpose that function, since layers with a
-custom backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations. They would converge slowly on J'J itself, whose
+eigenvalues are close to 1. Products with H' are vector-Jacobian products of the clipped sum. Products with H
+transpose these, because layers with a custom backward pass do not support forward differentiation.
 
-A derivative at a point does not see jumps nearby. `worst_on_lines` searches for them with secants.
+A derivative at a point does not see jumps nearby. `worst_on_lines` searches for jumps with secants.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from scipy.linalg import eigh, eigh_tridiagonal
 from scipy.stats import norm
 
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding.
+# The measured constant c is below the true one by at most this fraction of |c - 1|, plus rounding.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start hides a larger constant
-# Up to this number of parameters we compute the whole Jacobian. Lanczos iterations take fewer products, but
-# one call each, which costs more than a small product.
+# Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
+# each product is a separate call, which costs more than a small product.
 MAX_WHOLE = 128
-# If these iterations are not enough, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
+# If these iterations do not suffice, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
 # parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
 _LINES_AT_ONCE = 16
 _LARGE = 10_000  # parameters
-# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, for
-# rounding to float32 and larger derivatives between the measured places.
+# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin is for
+# rounding to float32, and for larger derivatives between the measured places.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# Derivatives away from the models count up to this multiple of the excess over 1 at the models.
+# If derivatives at models stretch by up to 1 + x, those at other places count up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
 _SLOPES_PER_SECANT = 4  # without the one at its end
 
 Vector = NDArray[np.float64]
+Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
@@ -63,7 +66,7 @@ class Expansion(NamedTuple):
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
-      direction: (p,) the displacement that is stretched by `constant`, scaled to length 1.
+      direction: (p,) the displacement of length 1 that the step stretches by `constant`.
     """
 
     constant: float
@@ -71,14 +74,14 @@ class Expansion(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Secants end to end on a line through a model.
+    """Consecutive secants on a line through a model.
 
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch by the step's derivative at models.
-      most: The largest stretch by derivatives at models over all measured steps. Derivatives at other places
-        count only up to 1 + MAX_MARGIN * (most - 1).
+      derivative: The largest stretch by the derivative of this step, over the measured models.
+      most: The largest stretch by the derivatives of all measured steps, over the measured models.
+        Derivatives at other places count only up to 1 + MAX_MARGIN * (most - 1).
     """
 
     length: float
@@ -124,7 +127,7 @@ class StepMap:
 
 
 def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
-    """Returns a step of plain SGD with a clipping strategy and these hyperparameters."""
+    """Returns the map of a step of plain SGD with these hyperparameters."""
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
     return StepMap(clipped_sum, rate, decay, float(hyper.clipping_norm))
@@ -132,14 +135,14 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,), with the work that all products share done once."""
+    """Returns w -> (H'w,). The work that all products share is done once, here."""
     pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), the vector-Jacobian product of w -> H'w."""
+    """Returns H v, (p,), the transpose of w -> H'w applied to v."""
     # A linear function has the same derivative everywhere.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
@@ -172,29 +175,35 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Measures along the lines of directions (n, p) of any length; returns 0 for a direction of length 0.
+    """Measures stretches along lines through theta; returns one row for each line.
 
-    `measure_along` is `_walk` or `_measure_slopes`, which measure at positions (m,) on a single line.
+    Args:
+      measure_along: (step, theta, batch, unit direction (p,), positions) -> the stretches along a single
+        line; `_walk` or `_measure_slopes`.
+      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
+      directions: (n, p) of any length. A direction of length 0 gets a row of 0.
+      positions: (m,) on each line, as distances from theta.
     """
 
     def measure(direction: Array) -> Array:
+        """Measures along the line of a direction (p,)."""
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # These programs compile slowly for large models.
+    # `map` measures several lines at once, except in large models, for which that program compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
 
 
 def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
-    """Returns the stretch minus 1, (m - 1,), between neighbours among the models theta + positions * unit."""
+    """Returns the stretch minus 1, (m - 1,), of each secant between the models theta + positions * unit."""
 
     Carry = tuple[Array, Array]
 
     def go_on(carry: Carry, position: Array) -> tuple[Carry, Array]:
-        """Moves to the next position; `carry` is (the model at the position before, d there)."""
+        """Moves to the next position. `carry` is (the model at the position before, d there)."""
         place, descent = carry
         there = theta + position * unit
         descent_there = step.descend(there, batch)
@@ -225,14 +234,14 @@ def _measure_slopes(
 def _measure_stretch(displacement: Array, change: Array) -> Array:
     """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 if u is 0.
 
-    To avoid cancellation, it is gain / (sqrt(1 + gain) + 1) with gain = |u + change|^2 / |u|^2 - 1.
+    To avoid cancellation, we compute gain / (sqrt(1 + gain) + 1) with gain = |u + change|^2 / |u|^2 - 1.
     """
     squared = displacement @ displacement
     is_apart = squared > 0
     gained = 2 * displacement @ change + change @ change
     divisor = jnp.where(is_apart, squared, 1.0)
     gain = jnp.where(is_apart, gained / divisor, 0.0)
-    gain = jnp.maximum(gain, -1.0)  # rounding may leave it below
+    gain = jnp.maximum(gain, -1.0)  # in case of rounding errors
     return gain / (jnp.sqrt(1 + gain) + 1)
 
 
@@ -245,17 +254,17 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    For more than MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c
-    - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c
-    comes from the whole Jacobian, or for more than 2,000 parameters is an upper limit.
+    For more than MAX_WHOLE parameters, Lanczos iterations find a value that is below c by at most TOLERANCE
+    |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If the iterations do not get
+    this close, c comes from the whole Jacobian. For more than 2,000 parameters, it is then an upper bound.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       start: (p,) a guess of the most stretched direction, such as that of the step before, to save
-        iterations. It may be wrong, since half of the starting vector is random.
-      seed: The seed of the random half, such as the step's number and the run's.
+        iterations. A wrong guess does no harm, because half of the starting vector is random.
+      seed: The seed of the random half, such as the numbers of the step and the run.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -264,18 +273,19 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
+        """Returns the product in float64; JAX computes it in float32."""
         single = jnp.asarray(np.float32(v))
         return np.asarray(_multiply(step, pull_back, single), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the eigenvalue of the largest constant that is close enough to that of `eigenvalue`."""
+        """Returns the largest eigenvalue whose constant is within the tolerance of that of `eigenvalue`."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate
 
     begin = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # The expected length of the random half.
+        # Scaled to the expected length of the random half.
         begin += math.sqrt(p) / np.linalg.norm(start) * start
     most = min(p, _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE)
     eigenvalue, vector, is_settled = _find_largest_eigenvalue(multiply, begin, most, find_limit)
@@ -285,10 +295,10 @@ def largest_expansion(
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Returns the expansion of a step from its whole Jacobian."""
+    """Computes the expansion of a step from its whole Jacobian."""
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
-    last = theta.size - 1  # in rising order
+    last = theta.size - 1  # the largest eigenvalue comes last
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
     constant = _find_constant(step, eigenvalues[0])
     return Expansion(constant, eigenvectors[:, 0])
@@ -306,25 +316,26 @@ def _find_largest_eigenvalue(
     most: int,
     find_limit: Callable[[float], float],
 ) -> tuple[float, Vector, bool]:
-    """Finds the largest eigenvalue of a symmetric matrix by Lanczos iterations, or an upper limit on it.
+    """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
     The start must be random: independent normal numbers of variance 1, plus any fixed vector. Iteration k
-    yields k + 1 orthonormal polynomials p_j of the matrix, applied to the start. Let w be the share of the
-    start's square along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is
-    at least (q / |start|)^2 with probability 99.7%, since a normal number is smaller than q = 0.0038 in size
-    with probability at most 0.3%. So lambda is not an eigenvalue if the sum exceeds (|start| / q)^2. Above
-    the largest eigenvalue found, the sum increases with lambda, so this excludes all larger numbers too.
+    yields k + 1 orthonormal polynomials p_j of the matrix, applied to the start. Let w be the fraction of the
+    start's squared length along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1. A
+    normal number is smaller than q = 0.0038 in magnitude with probability at most 0.3%. So w is at least (q /
+    |start|)^2 with probability 99.7%, and lambda is not an eigenvalue if the sum exceeds (|start| / q)^2.
+    Above the largest eigenvalue found, the sum increases with lambda, so this excludes all larger numbers
+    too.
 
     Args:
-      multiply: Returns the matrix's product with a vector (p,).
+      multiply: Returns the product of the matrix and a vector (p,).
       start: (p,) the random start.
       most: The maximum number of iterations, up to p.
-      find_limit: Returns a limit close enough to the largest eigenvalue found. The iterations end once it is
-        proven.
+      find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it. The
+        iterations end once no eigenvalue exceeds that number.
 
     Returns:
-      (the largest eigenvalue found from below, the unit vector (p,) along it, True) if that limit is proven;
-      else (a bound that holds with probability 99.7%, the vector, False).
+      (the largest eigenvalue found, the unit vector (p,) along it, True) if the iterations ended in this way;
+      else (an upper bound that holds with probability 99.7%, the vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
@@ -337,10 +348,11 @@ def _find_largest_eigenvalue(
         product = multiply(vector)
         diagonal.append(float(vector @ product))
         known = basis[:k]
-        for _ in range(2):  # the second time removes rounding errors
+        for _ in range(2):  # make it orthogonal; the second time removes rounding errors
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
+        # Look for the end less often when there are many iterations, because this takes longer then.
         if k % (1 + k // 16) == 0 or length == 0 or k == most:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -356,10 +368,11 @@ def _find_largest_eigenvalue(
 
 
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
-    """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
+    """Returns the sum of p_j(place)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations then
-    have found everything.
+    `diagonal` and `off_diagonal` (k,) are the coefficients of their recurrence. The sum is infinite if it
+    exceeds the range of floats, or if the last off-diagonal number is 0: the iterations then have found every
+    eigenvalue that the start can find.
     """
     before = 0.0
     value = 1.0
@@ -379,18 +392,17 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float)
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Returns the stretch of the secant that exceeds most what derivatives explain, on lines through theta.
+    """Returns, of the secants on lines through theta, the one that exceeds most what derivatives explain.
 
-    The secants of a line lie end to end, so they detect every jump of the step on the line: if a jump is
-    shorter than a secant, some secant covers at least half of it. The search does not see jumps off the
-    lines. It computes derivatives along the secants only if some secant stretches more than
-    `line.derivative` explains.
+    Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
+    that is shorter than a secant. The search does not see jumps off the lines. It computes derivatives along
+    the secants only if some secant stretches more than `line.derivative` explains.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines. A direction of length 0 has stretch 1.
+      directions: (n, p) the directions of the lines. A direction of length 0 counts as stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -399,7 +411,7 @@ def worst_on_lines(
     gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # If derivatives at models do not explain a secant, we also use those along each secant.
+    # If derivatives at models do not explain some secant, we also use the derivatives along each secant.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -416,28 +428,24 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by the step's derivative at places along each secant, (n, m).
+    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants).
 
-    There are n lines with m = 2 reach secants, and _SLOPES_PER_SECANT + 1 evenly spaced places per secant.
+    A secant has _SLOPES_PER_SECANT + 1 evenly spaced places.
     """
-    count = 2 * line.reach
-    places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
+    places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # The slopes at each secant's start and inside, and at its end.
-    starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
-    ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
-    largest: Vector = np.maximum(starts.max(axis=2), ends)
+    windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
+    largest: Vector = windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
     return largest
 
 
-def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants are stretched more than derivatives explain; at most 0 if fully explained.
+def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
+    """Returns by how much the stretch of secants exceeds what derivatives explain; 0 or less if they do.
 
-    If derivatives stretch by 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x + _ABSOLUTE.
+    If derivatives stretch by 1 + x, they explain stretches of secants up to 1 + (1 + _RELATIVE) x +
+    _ABSOLUTE.
     """
-    explained = np.asarray(derivative, np.float64) - 1
-    allowed = (1 + _RELATIVE) * explained + _ABSOLUTE
-    excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
-    return excess
+    allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
+    return secant - 1 - allowed

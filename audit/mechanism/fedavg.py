@@ -3,12 +3,12 @@
     Delta_i = theta_t - (theta after client i's epochs of SGD from theta_t)
     theta_{t+1} = optimizer(theta_t, (sum_i clip(Delta_i, C_t) + sum_k m_tk b_k clip(v_tk, C_t) + Z_t) / n)
 
-with Z_t ~ N(0, (sigma C_t)^2 I), m the canaries' rounds, b their presence and n a fixed denominator, the mean
-number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the updates' norms (Andrew
-et al., 2021). If a client's SGD diverges, the model becomes NaN.
+Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is its presence, and n is a fixed
+denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
+updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from fold_in(run_key, t): noise as in DP-SGD, and, under constants beyond any p, the
-noise of the count and each client's shuffles.
+The draws of round t come from fold_in(run_key, t): the noise as in DP-SGD, and, with constants folded in, the
+noise of the count and the clients' shuffles.
 """
 
 import math
@@ -23,11 +23,23 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism import base
-from audit.mechanism.base import step_memory
-from audit.mechanism.clipping.base import per_example, scale_to_norm
+from audit.mechanism.base import (
+    STEP_AXIS,
+    Canaries,
+    Data,
+    Hyperparameters,
+    Mechanism,
+    Scalar,
+    Schedule,
+    State,
+    Tree,
+    step_memory,
+    sum_canaries,
+)
+from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
+# Folded into the key of a round. They exceed any p, because the noise uses the same key entry by entry.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 # Vectors (p,) of a run and a round's sums.
@@ -35,39 +47,39 @@ _THETAS_IN_MEMORY = 6
 
 
 class Federated(NamedTuple):
-    """DP-FedAvg's own hyperparameters, traced scalars: `Hyperparameters.own`.
+    """The hyperparameters that only DP-FedAvg has, traced scalars: `Hyperparameters.own`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
       denominator: n, the mean number of clients per round.
-      target_quantile: the target share of unclipped updates.
-      quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), with b the share of unclipped updates; 0
-        fixes C.
+      target_quantile: the target fraction of unclipped updates.
+      quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), where b is the fraction of unclipped
+        updates; 0 keeps C fixed.
       count_noise: the standard deviation of the noise on b n, the number of unclipped updates.
     """
 
-    client_learning_rate: Array | float
-    denominator: Array | float
-    target_quantile: Array | float = 0.5
-    quantile_rate: Array | float = 0.0
-    count_noise: Array | float = 0.0
+    client_learning_rate: Scalar
+    denominator: Scalar
+    target_quantile: Scalar = 0.5
+    quantile_rate: Scalar = 0.0
+    count_noise: Scalar = 0.0
 
 
 class FedAvg(NamedTuple):
     """The choices of DP-FedAvg that are compiled in.
 
     Attributes:
-      losses: (unravel(theta), (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
+      losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
-      batch_size, epochs: those of the clients' SGD.
+      batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: the number of clients that vmap trains at once. Blocks train one after the other.
+      block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
-      spreads: whether devices share a round's clients.
+      spreads: True if devices share the clients of a round.
     """
 
-    losses: Callable[[base.Tree, tuple[Array, Array]], Array]
-    unravel: Callable[[Array], base.Tree]
+    losses: Callable[[Tree, tuple[Array, Array]], Array]
+    unravel: Callable[[Array], Tree]
     batch_size: int
     epochs: int
     most_examples: int
@@ -79,7 +91,7 @@ class FedAvg(NamedTuple):
 class Server(NamedTuple):
     """The server between two rounds: its optimizer's state, and C_t / C_0."""
 
-    optimizer: base.Tree
+    optimizer: Tree
     scale: Array
 
 
@@ -95,45 +107,41 @@ class Sums(NamedTuple):
     unclipped: Array
 
 
-def mechanism(choices: FedAvg) -> base.Mechanism:
+def mechanism(choices: FedAvg) -> Mechanism:
     """Returns DP-FedAvg under the contract of `audit.mechanism.base`.
 
-    Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)): client i has the examples
-    starts[i] : starts[i] + counts[i]. A schedule's batches are clients (rounds, W), padded with ABSENT.
-    Hyperparameters.own is a Federated.
+    Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
+    starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
+    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries take the place of clients, so they
+    must not be examples.
     """
 
-    def start(theta_0: Array) -> base.State:
+    def start(theta_0: Array) -> State:
+        """Returns the state before the first round, with C_t / C_0 = 1."""
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
-        return base.State(theta_0, server, jnp.int32(0))
+        return State(theta_0, server, jnp.int32(0))
 
     def segment(
-        hyper: base.Hyperparameters,
-        state: base.State,
-        data: base.Data,
-        schedule: base.Schedule,
-        canaries: base.Canaries,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        canaries: Canaries,
         run_key: Array,
-    ) -> base.State:
-        def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-            """Returns the loss of a single example, for canaries that are examples."""
-            batch_of_1 = (example[0][None], example[1][None])
-            return choices.losses(choices.unravel(theta), batch_of_1)[0]
+    ) -> State:
+        """Takes the rounds of a schedule."""
 
-        clipped_sum = per_example(loss)
-
-        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
-            """Takes a single round: `now` is its cohort (W,) and its canaries' mask, () or (K,)."""
+        def advance(state: State, now: Schedule) -> tuple[State, None]:
+            """Takes one round, given its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
-            inserted = base.sum_canaries(joining, step, state.theta, norm, mask, clipped_sum)
-            # Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite
-            # norm.
+            inserted = sum_canaries(joining, step, state.theta, norm, mask)
+            # Canaries count as clipped, because the directions of one-shot audits have an infinite norm.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
             after = _update_server(choices, hyper, state, norm, total, key)
@@ -142,19 +150,22 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
-        """Estimates the bytes of a round: a block of clients and a few vectors (p,)."""
+    def memory(theta_0: Array, data: Data, batch_size: int) -> int:
+        """Estimates the bytes of a round: those of a block of clients and of a few vectors (p,)."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
 
-    return base.Mechanism(start, segment, memory, choices.spreads)
+    return Mechanism(start, segment, memory, choices.spreads)
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes of a single client's training in a round (`base.step_memory`).
 
-    Arrays may be given by their shapes and dtypes.
+    Args:
+      choices: the static choices of DP-FedAvg.
+      theta: the parameters (p,), or their shape and dtype.
+      data: the data of `mechanism`, or their shapes and dtypes.
     """
     client = steps = jnp.int32(0)  # only their types matter
     shuffles = jax.random.key(0)
@@ -164,16 +175,19 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
 
 def _update_server(
     choices: FedAvg,
-    hyper: base.Hyperparameters,
-    state: base.State,
+    hyper: Hyperparameters,
+    state: State,
     norm: Array,
     sums: Sums,
     key: Array,
-) -> base.State:
-    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`."""
+) -> State:
+    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm.
+
+    `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
+    """
     own: Federated = hyper.own
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # C may be infinite, and 0 times infinity is NaN.
+    # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + deviation * normal) / own.denominator
@@ -184,11 +198,11 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # Adding 1/2 to the mean gives the share of unclipped updates.
+    # Each update counts as 1/2 or -1/2, so adding 1/2 to the mean gives the fraction of unclipped updates.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     server = Server(optimizer_state, scale)
-    return base.State(theta, server, state.step + 1, state.seen)
+    return State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
@@ -196,13 +210,22 @@ def cohort_sums(
     own: Federated,
     theta: Array,
     norm: Array,
-    data: base.Data,
+    data: Data,
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums the clipped updates of a cohort (W,), padded with ABSENT; `norm` is C_t.
+    """Returns the sums of the clipped updates of a cohort of clients in one round.
 
-    If a round is spread, each device trains its share of the clients.
+    If `choices.spreads`, each device trains a part of the clients.
+
+    Args:
+      choices: the static choices of DP-FedAvg.
+      own: its hyperparameters.
+      theta: the model (p,) before the round.
+      norm: C_t, the clipping norm.
+      data: the data of `mechanism`.
+      cohort: the indices of the clients (W,), padded with ABSENT.
+      key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)
@@ -210,10 +233,11 @@ def cohort_sums(
     update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
+        """Adds the clipped updates of a block of clients (b,) to the sums. Some clients may be ABSENT."""
         joined = members >= 0  # ABSENT is negative
         counts = jnp.where(joined, data[3][members], 0)
-        steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
+        per_epoch = -(-jnp.max(counts) // choices.batch_size)  # rounded up
+        steps = choices.epochs * per_epoch
         updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
@@ -229,44 +253,57 @@ def cohort_sums(
     sums, _ = jax.lax.scan(add_block, zero, blocks)
     if not choices.spreads:
         return sums
-    over_devices: Sums = jax.lax.psum(sums, base.PARTS)
+    over_devices: Sums = jax.lax.psum(sums, STEP_AXIS)
     return over_devices
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block) with ABSENT."""
-    devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
+    """Returns the clients of a cohort (W,) that this device trains, cut into blocks (n, choices.block).
+
+    ABSENT fills up the blocks. A block is smaller than choices.block if the device has fewer clients.
+    """
+    devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
     rows = math.ceil(width / block) * block
     missing = rows * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
-    shares = padded.reshape(rows, devices)
-    # Every other row is dealt backwards to balance the shares: the largest clients come first.
-    backwards = shares[1::2, ::-1]
-    shares = shares.at[1::2].set(backwards)
-    device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
-    return shares[:, device].reshape(-1, block)
+    by_device = padded.reshape(rows, devices)
+    # The largest clients come first. To balance the work, every other row is dealt to devices backwards.
+    backwards = by_device[1::2, ::-1]
+    by_device = by_device.at[1::2].set(backwards)
+    device = jax.lax.axis_index(STEP_AXIS) if choices.spreads else 0
+    return by_device[:, device].reshape(-1, block)
 
 
 def _local_update(
     choices: FedAvg,
     theta: Array,
-    data: base.Data,
+    data: Data,
     client: Array,
     steps: Array,
     rate: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client."""
+    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
+
+    Args:
+      choices: the static choices of DP-FedAvg.
+      theta: the model (p,) before the round.
+      data: the data of `mechanism`.
+      client: the client's index, or ABSENT.
+      steps: the number of steps of SGD, at least those of this client. Further steps change nothing.
+      rate: the learning rate.
+      shuffles: the key of the clients' shuffles in this round.
+    """
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 if absent
 
-    def advance(i: Array, before: base.Tree) -> base.Tree:
+    def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # Places beyond the client's last example and steps beyond its last epoch have weight 0 in the loss.
+        # Steps beyond the last epoch and places beyond the client's last example have weight 0 in the loss.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
@@ -274,8 +311,8 @@ def _local_update(
         drawn = order[epoch, jnp.minimum(places, last_place)]
         rows = starts[client] + jnp.where(is_live, drawn, 0)
 
-        def mean_loss(parameters: base.Tree) -> Array:
-            """Returns the mean loss of the mini-batch's live places; 0 for a mini-batch without any."""
+        def mean_loss(parameters: Tree) -> Array:
+            """Returns the mean loss of the mini-batch's live places; 0 if there are none."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
@@ -292,14 +329,14 @@ def _local_update(
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's examples come first, shuffled; later indices are never read. If every client's examples fit
-    into one mini-batch, the order is not drawn.
+    The first `count` indices are the client's examples, shuffled. The others are never read. If the examples
+    of every client fit into one mini-batch, their order does not matter and is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # 2 is above any uniform draw.
+    # 2 exceeds any uniform draw.
     ranks = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(ranks, axis=1)

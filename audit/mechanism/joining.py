@@ -1,9 +1,10 @@
-"""How canaries that are in join the steps of a run: functions under the contract `audit.mechanism.base.Join`.
+"""Draws which canaries join each step of a run: functions of the type `audit.mechanism.base.Join`.
 
-They draw only from the run's key and the step, so the draws do not depend on chunks or segments.
+They depend only on the run's key and the step, so chunks and segments do not change the draws.
 """
 
 import functools
+import math
 import zlib
 
 import jax
@@ -12,42 +13,42 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# Folded into a step's key. They are beyond any p, since the noise uses the same key entry by entry.
+# Folded into a step's key. They exceed any p, because the noise uses the same key entry by entry.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, by independent coins (Poisson sampling): 1.0 or 0.0, (K,).
+    """Draws which of K canaries join a step, with independent coins (Poisson sampling).
 
-    presence (K,) is the sampling rate for a canary that is in, 0 for a canary that is out.
+    `presence` (K,) is the sampling rate for a canary that is in, and 0 for a canary that is out. Returns
+    (K,), 1.0 for a canary that joins the step, else 0.0.
     """
-    step_key = jax.random.fold_in(run_key, step)
-    # The noise uses `step_key`.
+    step_key = jax.random.fold_in(run_key, step)  # the noise uses it too
     coins_key = jax.random.fold_in(step_key, _COINS)
-    # "high" draws more random bits, for small probabilities.
+    # "high" draws more random bits, which small probabilities need.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
     return joins.astype(jnp.float32)
 
 
 @functools.lru_cache
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
-    """Returns the function that draws which canaries join a step, one step in each epoch of `batches` steps.
+    """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 
-    If it shuffles, every canary gets a distinct random slot and joins the step of that slot. All steps have
-    the same number of slots. Some stay empty. Otherwise each canary joins a uniformly drawn step,
-    independently of the others (balls-in-bins sampling).
+    With `shuffles`, every canary gets its own random slot, and each step has the same number of slots; some
+    slots stay empty. Otherwise each canary joins a uniformly random step, independently of the others
+    (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0."""
-        # All steps of an epoch draw the same places.
+        # All steps of an epoch use the same key, so they draw the same places.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)
         canaries = len(presence)
         if shuffles:
-            slots = batches * -(-canaries // batches)  # at least one per canary
+            slots = batches * math.ceil(canaries / batches)  # at least one per canary
             places = jax.random.permutation(key, slots)[:canaries] % batches
         else:
             places = jax.random.randint(key, (canaries,), 0, batches)

@@ -81,7 +81,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    return make_setting(model, row.usual(), given, row.data.examples.number)
+    return make_setting(model, row.usual(), given, row.data.examples)
 
 
 def usual_insertions(model: str) -> int:

@@ -1,4 +1,4 @@
-"""A Flax module and a criterion as a loss over a flat parameter vector."""
+"""Makes a loss over a flat parameter vector from a Flax module and a criterion."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,10 +23,11 @@ class Model(NamedTuple):
       n_parameters: p.
       init: key -> theta (p,).
       unravel: theta -> the module's parameter tree.
-      loss: (theta, (features, label)) -> scalar, of a single example.
+      loss: (theta, (features, label)) -> the loss of a single example, ().
       module: takes a single example, without a batch axis; None for a model that is only a loss.
-      criterion: (logits, label) -> scalar; None without a module.
-      inputs: features -> the first layer's input, floats, which the module takes as features too.
+      criterion: (logits, label) -> the loss of a single example, (); None without a module.
+      inputs: features -> the input of the first layer, which are floats. The module accepts these in place of
+        features.
     """
 
     n_parameters: int
@@ -38,7 +39,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, which is unique; a module may not be hashable."""
+        """Returns the hash of the loss, which is unique. A module may not be hashable."""
         return hash(self.loss)
 
     def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -60,23 +61,23 @@ def flat_model(
 
     Args:
       module: takes a single example, without a batch axis, and returns logits.
-      example: an example with the shape and dtype for the module's initialisation.
+      example: any example with the right shape and dtype, to initialise the module.
       criterion: (logits, label) -> the loss of a single example, ().
-      inputs: features of an example -> the first layer's input, for adversaries that craft examples.
+      inputs: features of an example -> the input of the first layer, for adversaries that craft examples.
     """
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # One program, cached on disk: the ConvNet's 78 single operations take 2 s in every process.
+    # JAX caches the compiled function on disk. The ConvNet's 78 operations, one by one, take 2 s per process.
     @jax.jit
     def init(key: Array) -> Array:
         """Draws flat initial parameters (p,)."""
-        flat: Array = ravel_pytree(module.init(key, example)["params"])[0]
+        flat, _ = ravel_pytree(module.init(key, example)["params"])
         return flat
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
-        """Returns the loss, (), of a single example (features, label) at the flat parameters theta (p,)."""
+        """Returns the loss () of a single example (features, label) at the flat parameters theta (p,)."""
         features, label = labelled
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
@@ -85,10 +86,10 @@ def flat_model(
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
+    """Returns a function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of each of a batch's B examples, (B,)."""
+        """Returns the loss of each example of a batch, (B,)."""
         features, labels = batch
         variables = {"params": parameters}
         logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)

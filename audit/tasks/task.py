@@ -1,6 +1,6 @@
-"""Models with their data and defaults, and the models of the repository, if it is there.
+"""Tasks: models with their data and defaults. The repository's tasks are found if its folder is there.
 
-Importing this starts no JAX.
+Importing this module does not start JAX.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ class Dataset(NamedTuple):
     """Labelled examples for training.
 
     Attributes:
-      features: (N, ...), float32 or whole numbers such as bytes of images.
-      labels: (N, ...); for classification, classes as int32 from 0.
-      source: the origin of the arrays, in a line.
-      checksum: SHA-256, in hex, of the canonical arrays (see `checksum_of`).
+      features: (N, ...), float32 or integers such as bytes of images.
+      labels: (N, ...); for a classification, classes as int32 from 0.
+      source: one line about the origin of the arrays.
+      checksum: the SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
 
     features: np.ndarray
@@ -37,12 +37,12 @@ class Dataset(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """The examples of M clients; rows starts[i] : starts[i] + counts[i] belong to client i.
+    """The examples of M clients. Rows starts[i] : starts[i] + counts[i] belong to client i.
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32; for text one label for each position, 0 if it is padding.
-      starts: (M,) int32, the first row of each client; clients are sorted by name.
+      labels: (N, ...), int32. A text has a label for each position, which is 0 for padding.
+      starts: (M,) int32, the first row of each client. Clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source, checksum: as in a Dataset.
     """
@@ -62,12 +62,10 @@ class Clients(NamedTuple):
     @property
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
         """The arrays (features, labels, starts, counts), as DP-FedAvg takes them."""
-        starts = self.starts.astype("<i4")
-        counts = self.counts.astype("<i4")
-        return self.features, self.labels, starts, counts
+        return self.features, self.labels, self.starts, self.counts
 
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
-        """Returns the features (n, ...) and labels (n, ...) of the client of this index."""
+        """Returns the features (n, ...) and labels (n, ...) of the client with this index."""
         start = self.starts[client]
         rows = slice(start, start + self.counts[client])
         return self.features[rows], self.labels[rows]
@@ -84,31 +82,24 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The user's sources of data, if any: a data file, or a folder of prepared TFDS data."""
+    """The user's source of data: a data file, or a folder that TFDS has prepared, or neither."""
 
     data_file: str | None = None
     tfds_dir: str | None = None
 
 
-class DataShape(NamedTuple):
-    """The number of training examples, and the shape and type of one example's features."""
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: str
-
-
 class Data(NamedTuple):
-    """A data set, for people and programs.
+    """A data set as tasks use it.
 
     Attributes:
-      name: the name of its flag and of its cache file.
-      label: its name for people.
-      checksum: the checksum of the arrays from any source; None if they are computed, with rounding that
+      name: its name in programs.
+      label: its name in texts.
+      checksum: the checksum of the arrays from any source; None if they are computed, because their rounding
         depends on the machine.
       load: sources -> the examples.
       file: the name of the data set that `data_file` replaces.
-      examples: the number and the shape of the default examples.
+      examples: the number of training examples, unless the user gives other data.
+      shape: the shape of the features of one example.
     """
 
     name: str
@@ -116,31 +107,22 @@ class Data(NamedTuple):
     checksum: str | None
     load: Callable[[Sources], Dataset]
     file: str
-    examples: DataShape
+    examples: int
+    shape: tuple[int, ...]
 
 
-# (shape of an example's features) -> the model.
+# The shape of an example's features -> the model.
 MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
-class StepSeconds(NamedTuple):
-    """Seconds of a model-step, measured on two cores of a Xeon: a fixed part, and a part per example."""
-
-    fixed: float
-    per_example: float
-
-    def of(self, batch_size: int) -> float:
-        """Returns the seconds of a model-step on a batch of this size."""
-        return self.fixed + batch_size * self.per_example
-
-
 class Convex(NamedTuple):
-    """A model with weights w and a loss l(w'x, y) that is convex in the scalar w'x.
+    """A model with weights w whose loss l(w'x, y) is convex in the scalar w'x.
 
-    The loss is b |x|^2-smooth in w. A clipped gradient is also the gradient of a convex loss.
+    With b = `curvature`, the loss is b |x|^2-smooth in w. Its clipped gradient is also the gradient of a
+    convex loss.
 
     Attributes:
-      curvature: b, the largest second derivative of l in w'x.
+      curvature: the largest second derivative of l in w'x.
       norm: the largest |x|, which the loader enforces.
     """
 
@@ -149,13 +131,13 @@ class Convex(NamedTuple):
 
 
 class Curved(NamedTuple):
-    """Limits on the curvature of a single example's loss, for any data and any parameters.
+    """Bounds on the curvature of a single example's loss, for any data and any parameters.
 
     Attributes:
       largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
       largest_positive: L; the eigenvalues are at most L.
       largest_gradient: the largest norm of the loss's gradient.
-      reason: the reason for these limits.
+      reason: why these bounds hold.
     """
 
     largest_negative: float
@@ -168,24 +150,27 @@ class Task(NamedTuple):
     """A model and its training data.
 
     Attributes:
-      name, label, description: what users type, the name on figures, and a text for reports.
+      name: the name that users type.
+      label: the name on figures.
+      description: a text for reports.
       data: the data set.
       make: maps the shape of one example's features to the model.
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      over_parameterised: whether real gradients do not move a crafted coordinate. Its score's law then has a
-        formula (Errata H16).
-      step_seconds: the seconds of a model-step.
-      canaries: the number of canaries a run for `auto`: they hardly disturb each other (README, "Many
+      step_seconds: the seconds of one step of one model on two cores of a Xeon, for forecasts: (a fixed part,
+        a part per example).
+      over_parameterised: True if measurements show that real gradients do not move a crafted coordinate. The
+        distribution of its score then has a formula (Errata H16).
+      canaries: the number of canaries per run for `auto`: so many hardly disturb each other (README, "Many
         canaries a run").
-      directions: the number of fresh directions a run for `auto`: a power of 2, at most an eighth of the
-        parameters, with draws that do not take longer than training.
-      convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar.
-      not_convex: the reason why its steps have no known Lipschitz constant, without `convex`.
-      curved: the limits on its curvature, if known, without `convex`.
-      smooth: whether its loss has no kinks, so constants may be measured along training runs.
-      noise_multiplier, insertions: defaults; None for those of all models.
+      directions: the number of fresh directions per run for `auto`: a power of 2, at most an eighth of the
+        number of parameters, such that drawing them does not take longer than training.
+      convex: the bounds that make its steps Lipschitz, if its loss is convex in a scalar.
+      not_convex: without `convex`, the reason why its steps have no known Lipschitz constant.
+      curved: without `convex`, the bounds on its curvature, if known.
+      smooth: True if its loss has no kinks. Constants may then be measured along training runs.
+      noise_multiplier, insertions: defaults; None for the defaults of all models.
       sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
 
@@ -198,8 +183,8 @@ class Task(NamedTuple):
     learning_rate: float
     batch_size: int
     clipping: str
-    over_parameterised: bool
-    step_seconds: StepSeconds
+    step_seconds: tuple[float, float]
+    over_parameterised: bool = False
     canaries: int = 256
     directions: int = 1024
     convex: Convex | None = None
@@ -225,14 +210,17 @@ Test = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
 class Federation(NamedTuple):
-    """Clients and test examples; if these are None, the clients' examples test the model."""
+    """Clients and test examples. Without test examples, the clients' examples test the model."""
 
     clients: Clients
     test: Test | None
 
 
 class Dealing(Protocol):
-    """How examples are dealt to clients: number of clients, unevenness (alpha) and seed."""
+    """The fields of a setting that say how to deal examples to clients.
+
+    The smaller `alpha`, the fewer clients get most examples of a class.
+    """
 
     @property
     def clients(self) -> int: ...
@@ -246,8 +234,8 @@ class FederatedTask(NamedTuple):
     """A model and its clients' data.
 
     Attributes:
-      description: the description in reports.
-      load: (how examples are dealt, sources) -> the clients and the test examples.
+      description: a text for reports.
+      load: (how to deal examples, sources) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that `data_file` replaces.
       padding: for text, the label that marks padding; None otherwise.
@@ -264,17 +252,17 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the tasks of models that train on examples, by model; {} without `models/`."""
+    """Returns the repository's tasks that train on examples, by model; {} without its folder `models/`."""
     try:
-        found: Mapping[str, Task] = _find_zoo("").TASKS
+        found: Mapping[str, Task] = _import_catalogue("").TASKS
     except InputError:
         return {}
     return found
 
 
 def task(model: str) -> Task:
-    """Returns the task of a repository model that trains on examples; raises InputError without one."""
-    row: Task = _find_zoo(model).task(model)
+    """Returns the task of a repository model that trains on examples; raises InputError if there is none."""
+    row: Task = _import_catalogue(model).task(model)
     return row
 
 
@@ -287,15 +275,16 @@ def find_task(model: str) -> Task | None:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a repository model that trains on clients; raises InputError without one."""
-    row: FederatedTask = _find_zoo(model).federated_task(model)
+    """Returns the task of a repository model that trains on clients; raises InputError if there is none."""
+    row: FederatedTask = _import_catalogue(model).federated_task(model)
     return row
 
 
-def _find_zoo(model: str) -> Any:
-    """Returns the module `models.catalogue`; raises InputError, about `model`, if it can't be used.
+def _import_catalogue(model: str) -> Any:
+    """Returns the module `models.catalogue`, from the folder `models/` next to `audit/`.
 
-    It may add the repository's root to sys.path.
+    It may add the repository's root to sys.path. Raises an InputError about `model` if there is no such
+    folder, or if another package named `models` comes first.
     """
     problem = f"`model={model}` is a model of the repository"
     fix = "give your own model to audit.audit_loss, or run your script in a clone of the repository"
@@ -305,7 +294,7 @@ def _find_zoo(model: str) -> Any:
         importlib.invalidate_caches()
     spec = importlib.util.find_spec("models")
     assert spec is not None
-    # Another package or module named `models` may come first.
+    # A package has search locations, and a module has an origin.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     is_ours = Path(locations[0]).resolve() == _ROOT / "models"
     fix = "rename that, or start your script with ./run.sh python"

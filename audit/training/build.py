@@ -20,8 +20,8 @@ from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
+from audit.mechanism.dpsgd import Coefficients
 from audit.mechanism.ensemble import MAX_PROGRAMS
-from audit.mechanism.noise import Coefficients
 from audit.settings.setting import POISSON, SHUFFLED, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task

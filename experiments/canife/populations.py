@@ -103,7 +103,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
         images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
     }
     mean, deviation = (jnp.asarray(moment, jnp.float32) for moment in moments[data.name])
-    return ImageSamples(model, setting.soft_label, data.examples.shape, mean, deviation)
+    return ImageSamples(model, setting.soft_label, data.shape, mean, deviation)
 
 
 class Population(NamedTuple):

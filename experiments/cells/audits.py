@@ -84,4 +84,5 @@ def setting_cell(
 
 def step_seconds(setting: Setting) -> float:
     """Returns the measured seconds of a step of one model on two cores."""
-    return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
+    fixed, per_example = task(setting.model).step_seconds
+    return fixed + setting.mechanism.batch_size * per_example

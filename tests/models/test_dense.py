@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.dense import fcnn, linear, mlp, two_logit_cross_entropy
+from models.dense import fcnn, mlp, two_logit_cross_entropy
 
 EXAMPLES = 9
 PIXELS = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28), np.uint8)
@@ -15,9 +15,9 @@ FLAT = PIXELS.reshape(EXAMPLES, -1) / 255
 FLAT = ((FLAT - FASHION_MNIST_MEAN) / FASHION_MNIST_STD).astype(np.float32)  # normalised by NumPy
 
 
-@pytest.fixture(scope="module", params=[linear, mlp])
+@pytest.fixture(scope="module", params=[(), (256, 256)], ids=["linear", "mlp"])
 def net(request):
-    return request.param()
+    return mlp(widths=request.param)
 
 
 def draw_theta(model):
@@ -34,7 +34,7 @@ def compute_losses(tree, features, labels):
 
 
 def test_sizes_are_the_papers():
-    assert linear().n_parameters == 7_850
+    assert mlp(widths=()).n_parameters == 7_850
     assert mlp().n_parameters == 269_322 and mlp(600, classes=100).n_parameters == 245_348
     assert fcnn().n_parameters == 68 == fcnn().init(jax.random.key(0)).size
 

@@ -7,7 +7,7 @@ import pytest
 
 from audit.claims.claim import DpSgd
 from audit.conclusions import concluded
-from audit.mechanism import noise
+from audit.mechanism import dpsgd
 from audit.methods import claimed_curve, exact_null
 from audit.settings.make import setting_of
 from audit.training import build, game
@@ -98,13 +98,13 @@ def find_layer(dataset):
 @pytest.mark.parametrize(("layer", "most"), [("Dense_0", 25), ("Dense_1", 2)])
 def test_noise_that_is_missing_in_a_layer_is_refuted(examine, find_layer, monkeypatch, layer, most):
     """The first layer has a fifth of all parameters, the second three quarters."""
-    honest = noise.draw_noise
+    honest = dpsgd.draw_noise
     places = find_layer(layer)
 
     def draw(key, deviation, theta):
         return honest(key, deviation, theta).at[places].set(0.0)
 
-    monkeypatch.setattr(noise, "draw_noise", draw)
+    monkeypatch.setattr(dpsgd, "draw_noise", draw)
     forget()  # the programs of the honest noise
     test = examine()
     forget()

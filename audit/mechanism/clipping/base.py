@@ -1,25 +1,25 @@
-"""Sums of clipped per-example gradients: one definition, several strategies (see also `layerwise`).
+"""Sums of clipped per-example gradients: one definition and several strategies (see also `layerwise`).
 
-A strategy is a function
+A strategy is a function for a single model,
 
     clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
 
-that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of a single example (hidden-state
-paper, Equation 2), for a single model.
+that returns sum_i g_i * min(1, C / ||g_i||), where g_i is the gradient of the loss of example i (hidden-state
+paper, Equation 2).
 
-    strategy                works for             materialises (B, p)   cost of one model-step
-    per_example             any loss              yes                   a backward pass per example
-    book_keeping            dense, narrow         no                    one backward pass, one contraction
-    unfolded_book_keeping   dense, convolutions   of narrow layers      likewise
+    strategy                works for             stores (B, p)       cost of one step of one model
+    per_example             any loss              yes                 a backward pass per example
+    book_keeping            dense, narrow         no                  one backward pass, one contraction
+    unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum NaN. Tests require that the
-sums agree within 1e-5 of C per coordinate in float32, for C and norms between 1e-12 and 1e12 and products at
-JAX's matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 adds 0. C = inf does not clip. A NaN gradient makes the sum NaN. Tests require that the
+sums agree within 1e-5 of C per coordinate in float32, for C and norms between 1e-12 and 1e12. Products then
+need JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -28,14 +28,20 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism.clipping.layers import Path, UnknownLayer, apply, is_exactly
-
+Note = TypeVar("Note")
+Path = tuple[str, ...]  # names of a module and its parents, outermost first
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# Its root times any C is far below float32's sums.
+# It avoids a division by 0. Its square root times any C is far below the precision of the sums.
 _TINY = 1e-30
+# Up to this many multiply-adds per output column, we write a product out as a sum.
+_UNROLLED = 32
+
+
+class UnknownLayer(TypeError):
+    """A strategy does not support the layer of a parameter, or the layer is called twice."""
 
 
 @jax.custom_jvp
@@ -51,13 +57,13 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
+    We define it by hand, because JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # Without clipping, the squared norm may be 0.
+    # An unclipped gradient may have norm 0. Its derivative is 0, so any divisor will do.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
     # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
@@ -68,7 +74,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first, so no square overflows or vanishes in float32.
+    We divide by the largest entry first, so that no square overflows or vanishes in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -77,10 +83,10 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
 
 
 def per_example(loss: Loss) -> ClippedSum:
-    """Returns the function that sums clipped gradients of any loss(theta, example), by vmap."""
+    """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
+        """Returns sum_i g_i min(1, C / ||g_i||), (p,). All gradients (B, p) are in memory."""
         separate_batch = separate(theta, batch)
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         gradients = compute_gradients(theta, separate_batch)
@@ -93,40 +99,37 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def separate(theta: Array, batch: Batch) -> Batch:
-    """Returns the batch with the same features (B, ...), which JAX now sees as dependent on theta (p,).
+    """Returns the same batch, with features (B, ...) that JAX sees as dependent on theta (p,).
 
-    This works around a limit of JAX 0.10 to 0.12: on a mesh of devices, with models under `vmap`, it cannot
-    take per-example gradients of convolution kernels for features that all models share. A selection by an
-    entry of theta makes `vmap` batch the features too. XLA removes it from the compiled program.
+    This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, with models under `vmap`, JAX
+    cannot take per-example gradients of convolution kernels for features that all models share. If the
+    features seem to depend on theta, `vmap` makes a copy for each model. XLA removes the selection from the
+    compiled program.
     """
     features, labels = batch
-    # False if theta is NaN. In both cases the selection gives the features.
+    # True unless theta is NaN. Both branches give the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels
-
-
-# Up to these multiply-adds per output column, a product is written out as a sum.
-_UNROLLED = 32
 
 
 def book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the function that sums clipped per-example gradients of dense layers and elementwise functions.
+    """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
 
-    It forms no per-example gradient. A dense layer's gradient for one example is the outer product of its
-    input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
-    (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is
-    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are columns,
-    which fills vector registers even if layers are narrow.
+    A dense layer's gradient for one example is the outer product of its input a (with a 1 for the bias) and
+    its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, "Efficient
+    Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is a single product of the inputs
+    and the output gradients, scaled by min(1, C / norm). Examples are columns, which fill vector registers
+    even if layers are narrow.
+
+    The strategy is wrong if a function between the layers is not elementwise, because it would mix examples.
+    Compare a module's sum with that of `per_example` first.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-
-    A function between the layers that is not elementwise would mix examples, so compare a module's sum with
-    that of `per_example` first.
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
@@ -136,8 +139,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        We add zeros (outputs, B), the "taps", to every dense layer's output. The total loss's gradient at a
-        tap is the gradient at the layer's output, with an example in each column.
+        We add zeros (outputs, B), the "taps", to every dense layer's output. The gradient of the total loss
+        at a tap is the gradient at the layer's output, with an example in each column.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -147,7 +150,7 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # Layers that read the features, which all models of an ensemble share.
+        # The layers whose input is the features, which all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -163,7 +166,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses the written-out sums with later operations, but not the call of a matrix product.
+                # XLA fuses written-out sums with later operations. It cannot fuse a call of a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -186,8 +189,8 @@ def book_keeping(
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in reads_features:
-                # One product gives both sums, with a row of 1 as the bias's input. Other layers would copy
-                # every model's inputs for it.
+                # One product gives both sums, with a row of ones as the bias's input. In other layers, the
+                # concatenation would copy the inputs of every model.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -201,12 +204,69 @@ def book_keeping(
     return clipped_sum
 
 
+def apply(
+    module: nn.Module,
+    params: Any,
+    x: Array,
+    compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
+) -> tuple[Array, dict[Path, Note]]:
+    """Applies a module with layers that a strategy computes.
+
+    Args:
+      module: the module.
+      params: its parameters.
+      x: its input.
+      compute: (a layer, its input) -> (its output, a note of the strategy); None to let Flax compute the
+        layer.
+
+    Returns:
+      (the module's output, the strategy's notes by the layer's path).
+
+    Raises:
+      UnknownLayer: `compute` does not take a layer with a parameter, or a layer is called twice.
+    """
+    notes: dict[Path, Note] = {}
+
+    def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        """Takes the place of each method of each module. Its input may be given by position or by name."""
+        inputs = [*args, *kwargs.values()]
+        computed = None
+        # Strategies do not support calls with further arguments, such as a normalisation's mask.
+        if context.method_name == "__call__" and len(inputs) == 1:
+            computed = compute(context.module, inputs[0])
+        if computed is None:
+            return method(*args, **kwargs)
+        path = context.module.path
+        if path in notes:
+            raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
+        output, notes[path] = computed
+        return output
+
+    with nn.intercept_methods(intercept):
+        result: Any = module.apply({"params": params}, x)
+    for *path, _ in flatten_dict(params):
+        if tuple(path) not in notes:
+            name = "/".join(path) or "the module itself"
+            raise UnknownLayer(f"{name}: not a layer of one input that this strategy can sum")
+    return result, notes
+
+
+def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
+    """Returns True if a layer computes exactly the function of Flax's class `kind`, in float32.
+
+    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may compute another one.
+    """
+    if type(layer) is not kind:
+        return False
+    product = getattr(layer, "dot_general", None)
+    convolution = getattr(layer, "conv_general_dilated", None)
+    return layer.dtype in (None, jnp.float32) and not (product or convolution)
+
+
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T @ columns, each output row written out as a sum."""
-    rows = []
-    for weights in kernel.T:
-        rows.append(_row_sum(weights[:, None] * columns))
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), with each output row written out as a sum."""
+    rows = [_row_sum(weights[:, None] * columns) for weights in kernel.T]
     return jnp.stack(rows)
 
 
@@ -218,7 +278,8 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at kernel and columns, from those at the product (outputs, B).
 
-    JAX's derivative of the written-out sums would pad the gradient of each slice.
+    We define it by hand, because JAX's derivative of the written-out sums would pad the gradient of each
+    slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -228,7 +289,10 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Sums rows (n, B); up to _UNROLLED rows as row + row + ..., which XLA computes in vector registers."""
+    """Returns the sum (B,) of rows (n, B).
+
+    Up to _UNROLLED rows are written out as row + row + ..., which XLA computes in vector registers.
+    """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))

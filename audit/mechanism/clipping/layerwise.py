@@ -1,8 +1,9 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
-Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass and sums the clipped
-gradients from them. `layers` has the layers and their norms. The stored values of a block fit a processor's
-cache. Memory contains a single block and the factors of dense kernels' sums (`layers.Factors`).
+Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass, and then sums the clipped
+gradients from them. `layers` computes the norms for each layer. The stored values of a block fit into a
+processor's cache. Memory contains a single block and the factors of the sums of dense kernels
+(`Factors`).
 """
 
 import math
@@ -17,46 +18,45 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.base import local_hardware
-from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
-from audit.mechanism.clipping.layers import Path
+from audit.mechanism.clipping.base import (
+    Batch,
+    ClippedSum,
+    Criterion,
+    Path,
+    apply,
+    scale_to_norm,
+)
+from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The best of 0.6 to 2.5 MiB for the ConvNet on a CPU, with four models.
+# The maximum bytes that a model's layers store for a block. On a CPU, this was the fastest of 0.6 to 2.5 MiB
+# for the ConvNet with four models.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-_BLOCK_BY_PARAMETERS = 4  # relative to the parameters
+# But they are at least this multiple of the parameters' bytes, because every block reads and writes these.
+_BLOCK_BY_PARAMETERS = 4
 
-_Shapes = dict[Path, tuple[int, int]]
+_Shapes = dict[Path, tuple[int, int]]  # `Call.shape` by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
-_Pass = tuple[Array, dict[Path, layers.Call]]  # logits or losses; each layer's call
+_Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
 
 
 def unfolded_book_keeping(
-    module: nn.Module,
-    unravel: Callable[[Array], Any],
-    criterion: Criterion,
-    block_bytes: int | None = None,
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the function that sums clipped per-example gradients of a module.
-
-    The module consists of the layers in `layers` and any functions between them.
+    """Returns the strategy for modules of the layers in `layers`, with any functions between them.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the maximum number of bytes that a model's layers store for a block of examples, at least
-        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes these. The
-        default suits this process's devices.
 
     Raises:
-      layers.UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
+      UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
     """
-    if block_bytes is None:
-        block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
+    block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
+        """Returns sum_i g_i min(1, C / ||g_i||), (p,), over the batch, block by block."""
         params = unravel(theta)
         example = batch[0][0]
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
@@ -66,21 +66,25 @@ def unfolded_book_keeping(
         blocks = _cut_into_blocks(batch, most)
         flat = flatten_dict(params)
 
-        # Every block would read and write the sum of a whole kernel. If we have its factors, we stack them
-        # and multiply all at the end.
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to the totals, and returns the factors of the sums that it leaves out."""
+            """Adds a block's sums to the totals, by parameter; returns the factors of the other sums.
+
+            To add the sum of a whole kernel, every block would read and write the kernel. If a sum has
+            factors, we stack those of all blocks and multiply at the end.
+            """
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(block[1]))
             for measures in by_layer.values():
-                squared_norms = squared_norms + sum(one.squares for one in measures.values())
+                squared_norms = squared_norms + sum(
+                    measure.squares for measure in measures.values()
+                )
             scales = block[2] * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
             for path, total in totals.items():
                 measure = by_layer[path[:-1]][path[-1]]
                 summed = measure.contract(scales)
-                if isinstance(summed, layers.Factors):
+                if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
                     totals = totals | {path: total + summed.reshape(total.shape)}
@@ -102,7 +106,7 @@ def _count_bytes(tree: Any) -> int:
 
 
 def _cut_into_blocks(batch: Batch, most: int) -> _Block:
-    """Cuts a batch into n blocks of equal size b <= `most`, (n, b, ...); zeros of weight 0 fill the last."""
+    """Cuts a batch into n blocks of b <= `most` examples, (n, b, ...), and pads the last with weight 0."""
     features, labels = batch
     count = len(labels)
     blocks = math.ceil(count / most)
@@ -120,12 +124,12 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
 
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
-) -> dict[Path, dict[str, layers.Measure]]:
-    """Measures the gradients of a block's examples: a Measure by layer and parameter name."""
+) -> dict[Path, dict[str, Measure]]:
+    """Measures the gradients of a block's examples; returns a Measure by layer and parameter name."""
     features, labels, _ = block
 
     def loss(x: Array, label: Array, taps: dict[Path, Array]) -> _Pass:
-        """Returns (a single example's loss, each layer's call by its path), with taps added to outputs."""
+        """Returns (one example's loss, each layer's call by its path), with taps added to the outputs."""
         logits, calls = _apply(module, params, x, taps)
         return criterion(logits, label), calls
 
@@ -134,7 +138,7 @@ def _measure_block(
         losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
-    # Gradients at zeros added to a layer's output are those at the output.
+    # The gradient at a tap, a zero added to a layer's output, is the gradient at the output.
     taps = {}
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))
@@ -143,16 +147,20 @@ def _measure_block(
     measures = {}
     for layer in shapes:
         names = {path[-1] for path in flat if path[:-1] == layer}
-        measures[layer] = layers.measure(names, calls[layer], gradients[layer])
+        measures[layer] = measure_gradients(names, calls[layer], gradients[layer])
     return measures
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns a single example's logits, and each layer's call by its path; adds taps to outputs."""
+    """Returns (one example's logits, each layer's call by its path).
 
-    def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
+    `taps` are zeros by layer, added to the layers' outputs: the gradient at a tap is the gradient at the
+    output. Without them, outputs stay as they are.
+    """
+
+    def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
         """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""
-        call = layers.call(layer, x)
+        call = pass_through(layer, x)
         if call is None:
             return None
         output = call.output
@@ -160,4 +168,4 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | N
             output = output + taps[layer.path].reshape(output.shape)
         return output, call
 
-    return layers.apply(module, params, x, compute)
+    return apply(module, params, x, compute)

@@ -19,8 +19,8 @@ from audit.tasks.task import Dataset
 from audit.training import build, game
 
 K, M = 12, 700  # more than a block of fresh examples
-FEATURES = ranked.EntryLaw((3,), "int32", largest=1)
-GENERATOR = ranked.RandomExampleGenerator(FEATURES, ranked.EntryLaw((), "int32", largest=4))
+FEATURES = ranked.RandomEntries((3,), "int32", largest=1)
+GENERATOR = ranked.RandomExampleGenerator(FEATURES, ranked.RandomEntries((), "int32", largest=4))
 
 
 def make(dataset, model="wide_fcnn", **fields):

@@ -9,7 +9,7 @@ from scipy import stats
 import audit
 from audit.claims.strategies import make_strategy, read_strategy
 from audit.conclusions.concluded import conclude_setting
-from audit.mechanism import base, dpsgd, noise
+from audit.mechanism import base, dpsgd
 from audit.settings.make import setting_of
 from audit.settings.setting import validate
 from audit.storage.store import Scores
@@ -29,7 +29,7 @@ def make(text, steps=T):
 def train(text, cuts=(T,)):
     """Returns the models (T, p) of a run without gradients, whose steps subtract only noise."""
     strategy = make(text)
-    coefficients = noise.Coefficients(*map(jnp.float32, strategy.stream(T)))
+    coefficients = dpsgd.Coefficients(*map(jnp.float32, strategy.stream(T)))
     bands = len(coefficients.numerator)
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
     hyper = base.Hyperparameters(1.0, 1.0, 1.5, own=coefficients)

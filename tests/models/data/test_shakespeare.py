@@ -101,8 +101,9 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
     assert not features[labels == 0].any() and not labels.ravel()[length + 1 :].any()
 
 
-def test_a_text_gives_its_roles(file):
-    roles = shakespeare.load_shakespeare(Sources(str(file)), least_characters=0)
+def test_a_text_gives_its_roles(file, monkeypatch):
+    monkeypatch.setattr(shakespeare, "MIN_CHARACTERS", 0)
+    roles = shakespeare.load_shakespeare(Sources(str(file)))
     assert roles.number == 4
     assert roles.counts.tolist() == [1, 1, 1, 1]
     assert roles.features.dtype == np.uint8

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from audit.mechanism.clipping import base
-from audit.mechanism.clipping.layers import UnknownLayer
+from audit.mechanism.clipping.base import UnknownLayer
 from audit.tasks.model import flat_model
 from tests.cases import mostly_slow
 

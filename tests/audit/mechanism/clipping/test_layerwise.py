@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import per_example
-from audit.mechanism.clipping.layers import UnknownLayer
+from audit.mechanism.clipping import layerwise
+from audit.mechanism.clipping.base import UnknownLayer, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.tasks.model import flat_model
 from models.convolutional import Block, ConvNet, ResNet
@@ -86,7 +85,9 @@ def pictures(side=8, count=EXAMPLES, classes=3):
 
 
 def strategy(model, block_bytes=1 << 20):
-    return unfolded_book_keeping(model.module, model.unravel, model.criterion, block_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layerwise, "_CPU_BLOCK", block_bytes)
+        return unfolded_book_keeping(model.module, model.unravel, model.criterion)
 
 
 def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
@@ -162,7 +163,7 @@ def test_networks_of_every_layer(module):
 
 @pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
 def test_a_wrong_norm_is_seen(monkeypatch, name):
-    measure = layers.measure
+    measure = layerwise.measure_gradients
 
     def without(names, call, gradients):
         measures = measure(names, call, gradients)
@@ -171,7 +172,7 @@ def test_a_wrong_norm_is_seen(monkeypatch, name):
             measures[name] = measures[name]._replace(squares=unmeasured)
         return measures
 
-    monkeypatch.setattr(layers, "measure", without)
+    monkeypatch.setattr(layerwise, "measure_gradients", without)
     with pytest.raises(AssertionError):
         check(of(Normed(nn.GroupNorm(4))), pictures(), (0.05,))
 
