@@ -99,8 +99,7 @@ def audit(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
-    data_file: str | Path | None = None,
-    tfds_dir: str | Path | None = None,
+    data: str | Path | None = None,
     **settings: Any,
 ) -> Result:
     """Trains and audits a model of the repository, like the command `audit` with these flags.
@@ -112,7 +111,7 @@ def audit(
       runs: the number of models to train, half of them with the canary.
       out: the folder of the results.
       delta, confidence: as in `bounds`.
-      data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
+      data: a data file, or a folder that TFDS prepared; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
         of lists of settings, as in vary={"k": [1, 5], "seed": [0, 1, 2]}.
@@ -138,10 +137,7 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import driver
 
-    sources = Sources(
-        None if data_file is None else str(path("data_file", data_file)),
-        None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
-    )
+    sources = Sources(None if data is None else str(path("data", data)))
     # Otherwise the number of steps follows from the default of insertions.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)

@@ -84,10 +84,9 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The user's sources of data, if any: a data file, or a folder of prepared TFDS data."""
+    """The path of the user's data: a file, or a folder that TFDS prepared; None for the published data."""
 
-    data_file: str | None = None
-    tfds_dir: str | None = None
+    data: str | None = None
 
 
 class DataShape(NamedTuple):
@@ -107,7 +106,7 @@ class Data(NamedTuple):
       checksum: the checksum of the arrays from any source; None if they are computed, with rounding that
         depends on the machine.
       load: sources -> the examples.
-      file: the name of the data set that `data_file` replaces.
+      file: the name of the data set that `data` replaces.
       examples: the number and the shape of the default examples.
     """
 
@@ -249,7 +248,7 @@ class FederatedTask(NamedTuple):
       description: the description in reports.
       load: (how examples are dealt, sources) -> the clients and the test examples.
       make: () -> the model.
-      file: the name of the data set that `data_file` replaces.
+      file: the name of the data set that `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 

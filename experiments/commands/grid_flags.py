@@ -89,10 +89,10 @@ def run(runs: int | None) -> None:
         audits.append(audit)
         data_sets.add(task(audit.setting.model).data.file)
     sources = cli.sources()
-    is_clear = sources.data_file is None or len(data_sets) == 1
-    message = f"--data_file={sources.data_file}: these models have several data sets; drop it"
+    is_clear = sources.data is None or len(data_sets) == 1
+    message = f"--data={sources.data}: these models have several data sets; drop it"
     require(is_clear, message)
-    data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
+    data = DataSets(dict.fromkeys(data_sets, sources.data))
     place = Workplace(cli.folder(), data)
 
     cells = work.distinct(map(audit_cell, audits))

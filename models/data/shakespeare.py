@@ -182,5 +182,5 @@ SHAKESPEARE = Recipe(
     make_canonical=lambda raw: {name: raw[name] for name in ("names", "counts", "text")},
     package=PUG_DATA,
     read_file=lambda path: _read_text(path.read_bytes()),
-    hint="name the text with `data_file`",
+    hint="name the text with `data`",
 )

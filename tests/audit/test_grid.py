@@ -67,7 +67,7 @@ def test_audits_that_differ_in_traced_settings_share_their_program(tmp_path):
 
 
 def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_file):
-    given = {"data_file": housing_file, "runs": 40, "insertions": 2, "batch_size": 8}
+    given = {"data": housing_file, "runs": 40, "insertions": 2, "batch_size": 8}
     result = audit.audit("fcnn", adversary=first_coordinate(), out=tmp_path, **given)
     assert result.conclusion.runs == 40 and (result.folder / "report.html").exists()
     with pytest.raises(audit.InputError, match="adversary"):

@@ -306,12 +306,12 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     file = tmp_path / "housing.csv"
     np.savetxt(file, rows, delimiter=",", header=columns, comments="")
     flags = {"adversary": "gc_r", "k": 2, "insertions": 3, "batch_size": 20}
-    found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
+    found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
     assert (found.folder / "audit.json").exists() and len(found.conclusion.worlds[0]) == 20
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):
-        audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
+        audit.audit(runs=40, out=tmp_path / "out", data=str(file), k=0)
 
 
 WITHOUT_EXAMPLES = {"InputError", "__version__"}

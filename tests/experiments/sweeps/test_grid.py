@@ -23,7 +23,7 @@ def test_every_combination_comes_once_and_the_last_axis_changes_fastest():
 
 @pytest.fixture
 def start(run_command, housing_file, tmp_path):
-    sources = (f"--data_file={housing_file}", f"--out={tmp_path / 'out'}")
+    sources = (f"--data={housing_file}", f"--out={tmp_path / 'out'}")
     return lambda *flags: run_command("audit", *flags, *SMALL, *sources)
 
 
