@@ -31,7 +31,7 @@ from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
 from audit.settings.make import make_setting
 from audit.settings.setting import Setting, validate
-from audit.storage.store import FIGURE, Store
+from audit.storage.store import Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, Task, checksum_of
 from audit.training import build, driver
@@ -255,7 +255,7 @@ def audited(
         setting, own.dataset, runs, recipe, level, find_steps, model=own.computes
     )
     finished = driver.audit(request, out)
-    driver.keep(finished, [FIGURE, driver.PAGE])
+    driver.keep(finished, figure=True, page=True)
     return finished
 
 
