@@ -259,7 +259,7 @@ def audits(root: Path) -> tuple[list[Path], list[str]]:
     folders = []
     messages = []
     others = 0
-    for folder in index.settings(root):
+    for folder in index.list_stores(root):
         try:
             config = parse_config(Store.at(folder).config())
         except InputError as error:
@@ -294,10 +294,7 @@ def find_store(
     out: Path, setting: Setting, dataset: Dataset, model: str | None = None
 ) -> Store | None:
     """Returns the store that `open_store` would open, if it exists; makes no folder."""
-    config = _make_config(setting, dataset, "audit", model)
-    if not Store.exists(out, config):
-        return None
-    return Store(out, config)
+    return Store.find(out, _make_config(setting, dataset, "audit", model))
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
