@@ -1,4 +1,4 @@
-"""The public functions for audits and lower bounds. They print only progress."""
+"""The public functions for audits and lower bounds. They only print progress."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from audit.evidence.given import Evidence
     from audit.training.driver import Finished
 
-MAX_AUDITS = 1000  # of a grid
-Door = TypeVar("Door", bound=Callable[..., Any])
+MAX_AUDITS = 1000  # in a grid
+AuditFunction = TypeVar("AuditFunction", bound=Callable[..., Any])
 
 
 def bounds(
@@ -39,15 +39,16 @@ def bounds(
     Include every run that you started; record failed runs as NaN.
 
     Args:
-      scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries a run. Higher
-        scores mean "inserted". Without scores_out: a table, such as a pandas DataFrame, with columns score,in
-        (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
+      scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
+        scores mean "inserted". Without scores_out, it is a table, such as a pandas DataFrame, with columns
+        score,in (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that are not in the run. If
-        scores_in has K canaries a run, each of these m runs must have K - 1 other canaries. Otherwise the
+        scores_in has K canaries per run, each of these m runs must have K - 1 other canaries. Otherwise the
         bounds are too high.
-      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, for the upper bound
-        and for a test of the claim.
-      delta, confidence: the delta of epsilon, and the confidence of each bound.
+      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, which gives an upper
+        bound and is tested.
+      delta: the delta of epsilon.
+      confidence: the confidence of each bound.
       name: a name for the report.
 
     Returns:
@@ -72,23 +73,25 @@ def bounds(
     from audit.report import subjects
 
     require_type("name", name, str)
-    require_claim(claim)
+    _require_claim(claim)
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
-def _takes_grids(function: Door) -> Door:
-    """Returns an audit's function that also takes `vary`, lists of values by setting."""
+def _takes_grids(function: AuditFunction) -> AuditFunction:
+    """Adds a keyword `vary`, {setting: list of values}, to a function that makes a single audit.
+
+    With `vary`, the function makes an audit for each combination of values, and returns a `Grid`.
+    """
 
     @wraps(function)
     def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:
-        """Returns the audit, or the `Grid` of audits."""
         if vary is None:
             return function(*args, **settings)
         return _audit_grid(partial(function, *args, **settings), vary)
 
-    return cast(Door, audit_some)
+    return cast(AuditFunction, audit_some)
 
 
 @_takes_grids
@@ -102,9 +105,9 @@ def audit(
     data: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, like the command `audit` with these flags.
+    """Trains and audits one of the repository's models, like the command `audit`.
 
-    The function needs a clone of the repository. Models that are already in `out` are not trained again.
+    It needs a clone of the repository. Models that are already in `out` are not trained again.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
@@ -114,12 +117,12 @@ def audit(
       data: a data file, or a folder that TFDS prepared; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
-        of lists of settings, as in vary={"k": [1, 5], "seed": [0, 1, 2]}.
-        lipschitz="measured" measures how much training steps stretch distances between models, along
-        `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
+        of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures along
+        `rehearsals` extra runs by how much training steps stretch distances between models. This is the
+        default for smooth models at k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`.
+      A `Result`; its `folder` has the scores and the conclusion. With `vary` a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -138,7 +141,7 @@ def audit(
     from audit.training import driver
 
     sources = Sources(None if data is None else str(path("data", data)))
-    # Otherwise the number of steps follows from the default of insertions.
+    # Models have different defaults.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
@@ -154,11 +157,11 @@ def audit(
     rehearsed = count_rehearsals(setting, lipschitz, rehearsed)
 
     dataset = task.task(model).data.load(sources)
-    asked = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
+    audit_request = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
 
     def train() -> "Finished":
-        """Trains the missing runs, and keeps the conclusion."""
-        finished = driver.audit(asked, request.out)
+        """Trains the missing runs, concludes, and writes the conclusion."""
+        finished = driver.audit(audit_request, request.out)
         driver.keep(finished)
         return finished
 
@@ -182,24 +185,24 @@ def audit_model(
     Models that are already in `out` are not trained again.
 
     Args:
-      module: a module that takes one example, features[i], without a batch axis. It must have only trained
-        parameters, and must not draw randomness.
+      module: a module that takes one example, features[i], without a batch axis. All its variables must be
+        trained parameters, and it must not draw randomness.
       criterion: (the module's output, labels[i]) -> the scalar loss of a single example.
-      features: (N, ...), one row an example; converted to float32 or whole numbers.
-      labels: (N, ...), one row an example. The adversary "loss" needs classes 0, 1, ...
+      features: (N, ...), one row per example; converted to float32 or whole numbers.
+      labels: (N, ...), one row per example. The adversary "loss" needs classes 0, 1, ...
       runs: the number of models to train.
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
-      out: the folder of the results, with figure and report.
+      out: the folder of the results.
       settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence`
         are those of the bounds, by default 1e-5 and 0.95. `model` is the model's name in the report.
-        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step,
-        for a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures the
-        constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in `out`.
-        `vary` audits a grid, as in `audit`.
+        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step.
+        It gives a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures
+        the constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in
+        `out`. `vary` audits a grid, as in `audit`.
 
     Returns:
-      A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
+      A `Result`; its `folder` has the scores, the figure and the report. With `vary` a `Grid`.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -234,19 +237,19 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
 
-    Use it for models of Flax NNX, Equinox or Haiku. It computes a gradient for each example, and is slower
-    than `audit_model`.
+    Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes the
+    gradient of each example.
 
     Args:
       loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis. It
         must not draw randomness.
       params: a tree of float arrays, the initial model of every run.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+      features: (N, ...), one row per example.
+      labels: (N, ...), one row per example.
       runs, adversary, out, settings: see `audit_model`.
 
     Returns:
-      A `Result`, as `audit_model`.
+      A `Result`, or with `vary` a `Grid`, as `audit_model`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -268,11 +271,23 @@ def audit_loss(
     return _make_result(partial(own.audited, model, fields, *request), request)
 
 
+def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Returns all combinations {name: value} of lists of values by name; the last name changes fastest.
+
+    Raises InputError if there are more than MAX_AUDITS combinations.
+    """
+    rows = itertools.product(*vary.values())
+    combinations = [dict(zip(vary, row, strict=True)) for row in rows]
+    count = len(combinations)
+    require(count <= MAX_AUDITS, f"`vary` must give at most {MAX_AUDITS:,} audits, got {count:,}")
+    return combinations
+
+
 def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any]]) -> Grid:
     """Returns the audits of all combinations of settings; the last setting changes fastest.
 
-    Audits with equal shapes share their compiled program: the seed, the learning rate, the noise multiplier,
-    the clipping norm, and k at an equal number of steps do not change shapes.
+    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
+    and the clipping norm do not change shapes, nor does k if the number of steps is the same.
 
     Args:
       audit_one: makes an audit from the varied settings as keyword arguments.
@@ -286,28 +301,24 @@ def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[An
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
-    combinations = []
-    for values in itertools.product(*vary.values()):
-        combinations.append(dict(zip(vary, values, strict=True)))
-    count = len(combinations)
-    require(count <= MAX_AUDITS, f"`vary` has {count:,} audits: give at most {MAX_AUDITS:,}")
+    combinations = combine(vary)
     results = [audit_one(**combination) for combination in combinations]
     return Grid(tuple(vary), tuple(combinations), tuple(results))
 
 
-def require_claim(claim: Any) -> None:
-    """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
-    is_claim = claim is None or all(
-        hasattr(claim, name) for name in ("epsilon", "power", "last_model")
-    )
-    require(
-        is_claim,
-        f"`claim={shown(claim)}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
-    )
+def _require_claim(claim: Any) -> None:
+    """Raises InputError unless a claim is None or has the methods of `audit.claims.claim.Claim`."""
+    names = ("epsilon", "power", "last_model")
+    is_claim = claim is None or all(hasattr(claim, name) for name in names)
+    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
+    require(is_claim, f"`claim={shown(claim)}`: {fix}")
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the scores of `bounds` as checked evidence; raises InputError if they do not fit together."""
+    """Returns the two arguments of `bounds` as checked evidence.
+
+    Raises InputError if they do not fit together.
+    """
     from audit.evidence import given
     from audit.storage import score_files
 
@@ -329,7 +340,7 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 class _Request(NamedTuple):
-    """A checked request for an audit that trains."""
+    """The checked arguments that all audits share: the number of runs, the folder of results, the level."""
 
     runs: int
     out: Path
@@ -343,12 +354,17 @@ def _read_request(
     settings: dict[str, Any],
     extras: str = TRAIN,
 ) -> _Request:
-    """Returns the checked request for an audit by the public function of this name.
+    """Returns the checked arguments that all audits share.
 
-    It removes `delta` and `confidence` from the settings.
+    Args:
+      function: the name of the public function, for messages.
+      runs: the number of models to train.
+      out: the folder of the results.
+      settings: the user's settings. `delta` and `confidence` are removed from them.
+      extras: the package's extras with the libraries that the function needs.
 
     Raises:
-      InputError: a value is out of range, or a library of `extras` is not installed.
+      InputError: a value is out of range, or a library is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.laws import conversions
@@ -364,7 +380,7 @@ def _read_level(delta: float, confidence: float) -> Level:
 
 
 def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
-    """Runs an audit, with matrix products in full float32, and returns its result."""
+    """Calls a function that makes an audit, with matrix products in full float32; returns its result."""
     import jax
 
     from audit.report import subjects

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from audit.api import combine
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax
@@ -81,7 +82,7 @@ def run(runs: int | None) -> None:
             not FLAGS[name].present, f"--{name} requires a single audit: drop --vary or --{name}"
         )
     axes = _parse_axes(FLAGS.vary)
-    combinations = grid.combine(axes)
+    combinations = combine(axes)
     audits = []
     data_sets = set()
     for values in combinations:
