@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from audit.training.driver import Finished
 
 MAX_AUDITS = 1000  # in a grid
-AuditFunction = TypeVar("AuditFunction", bound=Callable[..., Any])
 
 
 def bounds(
@@ -79,22 +78,6 @@ def bounds(
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
-def _takes_grids(function: AuditFunction) -> AuditFunction:
-    """Adds a keyword `vary`, {setting: list of values}, to a function that makes a single audit.
-
-    With `vary`, the function makes an audit for each combination of values, and returns a `Grid`.
-    """
-
-    @wraps(function)
-    def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:
-        if vary is None:
-            return function(*args, **settings)
-        return _audit_grid(partial(function, *args, **settings), vary)
-
-    return cast(AuditFunction, audit_some)
-
-
-@_takes_grids
 def audit(
     model: str = "fcnn",
     *,
@@ -131,6 +114,8 @@ def audit(
     1.356...
     """
     level = {"delta": delta, "confidence": confidence}
+    if "vary" in settings:
+        return _audit_grid(partial(audit, model, runs=runs, out=out, data=data, **level), settings)
     request = _read_request("audit", runs, out, level, installed.ZOO)
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -168,7 +153,6 @@ def audit(
     return _make_result(train, request)
 
 
-@_takes_grids
 def audit_model(
     module: "nn.Module",
     criterion: "Callable[[Array, Array], Array]",
@@ -215,6 +199,10 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
+    if "vary" in settings:
+        arguments = (module, criterion, features, labels)
+        audit_one = partial(audit_model, *arguments, runs=runs, adversary=adversary, out=out)
+        return _audit_grid(audit_one, settings)
     request = _read_request("audit_model", runs, out, settings)
     from audit import own
 
@@ -223,7 +211,6 @@ def audit_model(
     return _make_result(partial(own.audited, model, fields, *request), request)
 
 
-@_takes_grids
 def audit_loss(
     loss: "Callable[[Any, tuple[Array, Array]], Array]",
     params: Any,
@@ -263,6 +250,10 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
+    if "vary" in settings:
+        arguments = (loss, params, features, labels)
+        audit_one = partial(audit_loss, *arguments, runs=runs, adversary=adversary, out=out)
+        return _audit_grid(audit_one, settings)
     request = _read_request("audit_loss", runs, out, settings)
     from audit import own
 
@@ -283,26 +274,27 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return combinations
 
 
-def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any]]) -> Grid:
-    """Returns the audits of all combinations of settings; the last setting changes fastest.
+def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Any:
+    """Returns the `Grid` of audits of all combinations of settings; the last setting changes fastest.
 
     Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
     and the clipping norm do not change shapes, nor does k if the number of steps is the same.
 
     Args:
-      audit_one: makes an audit from the varied settings as keyword arguments.
-      vary: lists of values, by setting.
+      audit_one: makes an audit from settings as keyword arguments.
+      settings: the settings that all audits share, and `vary`: lists of values, by setting.
 
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
     """
+    vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
     require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
-    results = [audit_one(**combination) for combination in combinations]
+    results = [audit_one(**{**settings, **combination}) for combination in combinations]
     return Grid(tuple(vary), tuple(combinations), tuple(results))
 
 

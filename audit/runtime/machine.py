@@ -80,7 +80,6 @@ def bar(
     count: int,
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
-    has_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr, and yields the function that advances it by a number of runs.
 
@@ -88,7 +87,6 @@ def bar(
       count: the number of runs to train; 0 shows no bar.
       describe: () -> the text before the bar; until the first call of the yielded function it is "compiling".
       unit: the plural of what the bar counts.
-      has_stopped: () -> True if training stopped early; otherwise the bar is filled at the end.
     """
     from tqdm import tqdm
 
@@ -107,5 +105,3 @@ def bar(
 
         yield progress
         line.set_description_str(describe(), refresh=False)
-        if not has_stopped():
-            line.update(count - line.n)  # rounding may have left a fraction of a run

@@ -11,17 +11,19 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-ADVERSARIES: dict[str, type[AdversaryFields]] = {
-    GcS.name: GcS,
-    GcR.name: GcR,
-    CotS.name: CotS,
-    SphereFields.name: SphereFields,
-    OneShotCanaries.name: OneShotCanaries,
-    RandomExamples.name: RandomExamples,
-    Loss.name: Loss,
-    Poisoned.name: Poisoned,
-    ClipBkd.name: ClipBkd,
-}
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in (
+    GcS,
+    GcR,
+    CotS,
+    SphereFields,
+    OneShotCanaries,
+    RandomExamples,
+    Loss,
+    Poisoned,
+    ClipBkd,
+):
+    ADVERSARIES[_kind.name] = _kind
 
 
 @dataclasses.dataclass(frozen=True)

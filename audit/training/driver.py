@@ -293,9 +293,8 @@ def _train_until(until: Until, request: Request, store: Store, trainer: Trainer)
     trained = None
     runs = 0
     status = "training"
-    # The bar calls these functions whenever it is redrawn.
     missing = count_runs(store.missing(most))
-    with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as advance:
+    with machine.bar(missing, lambda: status) as advance:
         while trained is None or runs < most:
             # Other processes may have stored more runs in the meantime.
             runs = min(max(runs, store.runs_held()) + stage, most)

@@ -145,7 +145,6 @@ class Midway(NamedTuple):
       first: the index of its first run.
       steps: the number of completed steps.
       thetas: the models (R, p).
-      scores: () -> the scores (R, K) that these models would get as final models.
       state: the adversary's state, common to all runs.
       own_keys: the runs' keys (R,) for `Adversary.draw_for_run`.
     """
@@ -153,7 +152,6 @@ class Midway(NamedTuple):
     first: int
     steps: int
     thetas: Array
-    scores: Callable[[], Array]
     state: Tree
     own_keys: Array
 
@@ -291,12 +289,6 @@ class Player:
         """
         states, draws = self._draw(np.arange(first, first + self._width))
 
-        def score(states: State) -> Array:
-            """Returns the scores (size, K) of the chunk's runs in these states."""
-            seen = (states.seen, states.theta, self._assumed_theta_0)
-            scores: Array = self._score(self._state, draws.own_keys, *seen)
-            return scores[:size]  # without padding
-
         done = 0  # segments
         if checkpoints is not None:
             done, states = checkpoints.resume(self.name_chunk(first), states, self._fits)
@@ -311,14 +303,15 @@ class Player:
                         first,
                         steps=int(states.step[0]),
                         thetas=states.theta[:size],
-                        scores=partial(score, states),
                         state=self._state,
                         own_keys=draws.own_keys[:size],
                     )
                 )
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(self.name_chunk(first), number, states)
-        return self._game.describe_scores(first, score(states))
+        seen = (states.seen, states.theta, self._assumed_theta_0)
+        scores: Array = self._score(self._state, draws.own_keys, *seen)
+        return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _fits(self, done: int, checkpoint: State) -> bool:
         """Returns True if the runs of a checkpoint completed exactly `done` segments, and some remain."""

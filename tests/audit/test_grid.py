@@ -86,4 +86,4 @@ def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_f
 )
 def test_what_is_not_a_grid_is_refused(vary, says):
     with pytest.raises(audit.InputError, match=says):
-        _audit_grid(lambda **settings: None, vary)
+        _audit_grid(lambda **settings: None, {"vary": vary})
