@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
@@ -274,7 +274,7 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return combinations
 
 
-def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Any:
+def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Returns the `Grid` of audits of all combinations of settings; the last setting changes fastest.
 
     Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
@@ -295,7 +295,8 @@ def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> A
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
     results = [audit_one(**{**settings, **combination}) for combination in combinations]
-    return Grid(tuple(vary), tuple(combinations), tuple(results))
+    grid = Grid(tuple(vary), tuple(combinations), tuple(results))
+    return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
 
 
 def _require_claim(claim: Any) -> None:

@@ -77,9 +77,11 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
-    unit_vectors = canaries(seed, run, count, dimension)  # checks the dimension
-    total: Array = length * sum(unit_vectors, start=np.zeros(1))  # [0.] broadcasts
-    return total
+    unit_vectors = canaries(seed, run, count, dimension)
+    total = next(unit_vectors)  # one array in memory, not all
+    for vector in unit_vectors:
+        total += vector
+    return length * total
 
 
 def cosines(
@@ -107,7 +109,7 @@ def cosines(
     few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
     require(not leave_one_out or count < size, few)
 
-    # All directions, (count, dimension), may not fit in memory.
+    # All directions together, (count, dimension), may not fit in memory, so we go block by block.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -126,7 +128,7 @@ def cosines(
 
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    return projection.cosines(unit_gram, products / lengths, 1.0)
+    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:

@@ -193,7 +193,8 @@ def _wrap(
     require(shape == (), f"the loss of one example has shape {shape}, not (): {fix}")
     gradient = jax.value_and_grad(model.loss)
     computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
-    return OwnModel(_share(_Computed(computes, model)), dataset, name, computes, draws)
+    shared = _share(_Computed(computes, model))  # equal models share compiled programs
+    return OwnModel(shared, dataset, name, computes, draws)
 
 
 def audited(

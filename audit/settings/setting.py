@@ -71,11 +71,6 @@ class Sampling(NamedTuple):
         """True if the adversary does not know which steps have a canary."""
         return self.name not in (EVERY, KNOWN)
 
-    @property
-    def chance(self) -> float:
-        """The probability that a step of the schedule has an inserted canary."""
-        return 1 / self.batches if self.batches else self.rate
-
     def __str__(self) -> str:
         """Returns the sampler as text; `read_sampler` is the inverse."""
         if self.name == EVERY:

@@ -402,6 +402,7 @@ class Checkpoints:
             self._has_failed = True
         else:
             self.drop(chunk, but=path)
+        # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))

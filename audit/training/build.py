@@ -134,10 +134,12 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
 
-        Each canary is weighted with its probability of joining a step: 1/2, its coin, times the sampler's
-        probability.
+        Each canary is weighted with its probability of joining a step: 1/2 for its coin, times the
+        probability that the sampler takes an inserted canary.
         """
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
+        sampling = setting.sampling
+        probability = 1 / sampling.batches if sampling.batches else sampling.rate
+        presence = jnp.full(setting.canaries, 0.5 * probability)
         traced = jax.tree.map(jnp.float32, hyper)
         arguments = (traced, state, theta_0, data, schedule, presence)
         return jnp.asarray(_rehearse(mechanism, craft, *arguments))

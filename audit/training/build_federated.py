@@ -154,7 +154,7 @@ def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.F
     chosen = choose(setting, model, int(clients.counts.max()))
     chosen = chosen._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
-        spreads=True,
+        spreads=True,  # devices share the clients of a round
     )
     devices = local_hardware()
     if devices.is_cpu:

@@ -266,7 +266,7 @@ def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if a smaller number of stored runs satisfies `until`."""
+    """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs prove enough."""
     held = min(store.runs_held(), request.runs)
     if not held or request.until is None:
         return request
