@@ -42,7 +42,10 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     if kind is not Setting:
         return declared(kind)
     models: dict[str, list[str]] = {}  # by data set
-    for name, row in tasks().items():
+    for (
+        name,
+        row,
+    ) in tasks().items():  # `sizes` has the names of a model that comes in several sizes
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]

@@ -121,16 +121,14 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         except ValueError:
             raise wrong from None
         require(0 < rate <= 1, f"{wrong}; a rate is above 0, at most 1")
-        if rate == 1:
+        if rate == 1:  # every step
             return Sampling()
         return Sampling(POISSON, rate=rate)
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
-    if name == KNOWN and count == 0:
-        return Sampling()
     if name == KNOWN:
-        return Sampling(KNOWN, times=count)
+        return Sampling(KNOWN, times=count) if count else Sampling()
     require(count >= 2, f"`sampler={text}`: give at least 2 batches an epoch")
     return Sampling(name, batches=count)
 
@@ -362,7 +360,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """
     adversary = setting.adversary
     canaries = setting.canaries
-    if adversary.any_time:
+    if adversary.any_time:  # each run draws its own canaries
         require_runs(runs, 1)
         return
     require_runs(runs, 1 if canaries > 1 or adversary.inserts_all else 2)

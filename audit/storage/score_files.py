@@ -173,7 +173,10 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted arrays of a .npz file by our names, or those of ranks if it has any."""
+    """Returns the wanted arrays of a .npz file by our names.
+
+    A file with fresh draws or ranks has other arrays (_RANK_NAMES), which are returned without being wanted.
+    """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
         if {"fresh", "ranks", "fresh_draws"} & set(ours):
@@ -227,7 +230,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)
+    return sets._replace(labelled=True)  # the report asks if they are from one run
 
 
 def _make_ranks(found: Columns) -> Fresh:

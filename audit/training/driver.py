@@ -239,7 +239,7 @@ def until_multiple(multiple: float) -> Until:
 
     def count_runs(conclusion: Conclusion) -> int | None:
         """Returns the first number of runs that proves enough; None if none does, or without a claim."""
-        claim = conclusion.tightest
+        claim = conclusion.tightest  # the smallest upper bound
         if claim is None:
             return None
         mu = conclusion.tightest_mu
