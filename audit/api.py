@@ -199,16 +199,10 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    if "vary" in settings:
-        arguments = (module, criterion, features, labels)
-        audit_one = partial(audit_model, *arguments, runs=runs, adversary=adversary, out=out)
-        return _audit_grid(audit_one, settings)
-    request = _read_request("audit_model", runs, out, settings)
-    from audit import own
-
-    model = own.wrap_module(module, criterion, features, labels)
-    fields = {**settings, "adversary": adversary}
-    return _make_result(partial(own.audited, model, fields, *request), request)
+    settings |= {"runs": runs, "adversary": adversary, "out": out}
+    return _audit_custom(
+        audit_model, "wrap_module", (module, criterion, features, labels), settings
+    )
 
 
 def audit_loss(
@@ -250,16 +244,35 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
+    settings |= {"runs": runs, "adversary": adversary, "out": out}
+    return _audit_custom(audit_loss, "wrap_loss", (loss, params, features, labels), settings)
+
+
+def _audit_custom(
+    function: Callable[..., Result],
+    wrapper: str,
+    arguments: tuple[Any, ...],
+    settings: dict[str, Any],
+) -> Result:
+    """Returns the audit of a custom model, or with `vary` in the settings a `Grid`.
+
+    Args:
+      function: the public function that was called, for the audits of a grid.
+      wrapper: the name of the function of `audit.own` that makes the model from `arguments`. That module
+        loads JAX, so we only import it once we know that JAX is installed.
+      arguments: the model and its data, as the public function got them.
+      settings: the keywords of the public function, with `runs`, `adversary` and `out`.
+
+    Raises:
+      InputError: the model, data or setting cannot be audited.
+    """
     if "vary" in settings:
-        arguments = (loss, params, features, labels)
-        audit_one = partial(audit_loss, *arguments, runs=runs, adversary=adversary, out=out)
-        return _audit_grid(audit_one, settings)
-    request = _read_request("audit_loss", runs, out, settings)
+        return _audit_grid(partial(function, *arguments), settings)
+    request = _read_request(function.__name__, settings.pop("runs"), settings.pop("out"), settings)
     from audit import own
 
-    model = own.wrap_loss(loss, params, features, labels)
-    fields = {**settings, "adversary": adversary}
-    return _make_result(partial(own.audited, model, fields, *request), request)
+    model = getattr(own, wrapper)(*arguments)
+    return _make_result(partial(own.audited, model, settings, *request), request)
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
