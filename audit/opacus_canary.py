@@ -72,6 +72,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
+        """Takes the place of the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -127,6 +128,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
+        """Takes the place of the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)

@@ -260,7 +260,7 @@ def audited(
         Stored constants that this version has measured are used even if this audit does not ask for them.
         """
         if is_measured:
-            clipped_sum = build.choices(setting, trained()).clipped_sum
+            clipped_sum = build.make_dpsgd(setting, trained()).clipped_sum
             count = rehearsed or lipschitz.USUAL
             return measuring.measure(store, setting, make(own.dataset), clipped_sum, count)
         steps = guaranteed

@@ -45,7 +45,7 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        # The hash does not show whether there is an observer.
+        """Returns a sentence on the models that the adversary sees, for a report."""
         return (
             "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
             "sees the model after every step."

@@ -139,7 +139,7 @@ def read_cosines(
     with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
-        if cosines.ndim == 1 and name != "in":  # of a single run
+        if cosines.ndim == 1 and name != "in":  # a flat `in` has a canary of each run
             cosines = cosines[None]
         unobserved = None
         if name == "observed" and len(cosines) == 1 and not leave_one_out:

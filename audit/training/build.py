@@ -123,7 +123,7 @@ def build(
         hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
-    mechanism = _make_mechanism(choices(setting, trained))
+    mechanism = _make_mechanism(make_dpsgd(setting, trained))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Returns a training run from theta_0 (p,) without canaries; `key` is that of its noise."""
@@ -216,8 +216,11 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 
-def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns DP-SGD's functions for a setting: clipped sum, optimizer, and the bands of the noise."""
+def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
+    """Returns the parts of DP-SGD that programs are compiled for: clipped sum, optimizer, bands of the noise.
+
+    The bands are the number of steps whose raw noise is in the noise of a step.
+    """
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     fields = setting.mechanism
     coefficients = _read_noise(setting)

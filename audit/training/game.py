@@ -413,6 +413,7 @@ def _map_programs(
         """Returns the scores (K,) of a run's model."""
         return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
+    # 0 marks arguments with a leading axis of runs. The states' memory is reused for the states afterwards.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),

@@ -123,7 +123,11 @@ def rehearse(
         for run, theta in enumerate(models):
             # The search begins at the last measured step's direction, which is often close.
             largest = expansion.largest_expansion(
-                step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
+                step_map,
+                jnp.asarray(theta),
+                batch,
+                start=directions.get(run),
+                seed=(step, run),
             )
             directions[run] = largest.direction
             constants.append(largest.constant)

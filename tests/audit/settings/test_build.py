@@ -85,7 +85,7 @@ def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, mo
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     for setting, word in ((SETTING, "HIGHEST"), (tf32, "HIGH")):
         trained = build.trainee(setting.model, dataset)
-        clipped_sum = build.choices(setting, trained).clipped_sum
+        clipped_sum = build.make_dpsgd(setting, trained).clipped_sum
         batch = dataset.features[:4], dataset.labels[:4]
         program = str(
             jax.make_jaxpr(clipped_sum)(jnp.zeros(trained.model.n_parameters), batch, 1.0)
