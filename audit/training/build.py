@@ -219,7 +219,7 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the parts of DP-SGD that programs are compiled for: clipped sum, optimizer, bands of the noise.
 
-    The bands are the number of steps whose raw noise is in the noise of a step.
+    The bands are the number of coefficients in the numerator of correlated noise, or 1 without correlation.
     """
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     fields = setting.mechanism
