@@ -1,4 +1,4 @@
-"""Grids of audits from Python: combinations, table and figure, and custom adversaries on our models."""
+"""Tests grids of audits from Python, and custom adversaries on the repository's models."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ def loss(params, labelled):
 
 
 def first_coordinate():
-    """Returns an adversary that notes when it is traced."""
+    """Returns an adversary that records each time it is traced."""
 
     def init(key, theta_0, clipping_norm):
         return clipping_norm * jnp.zeros_like(theta_0).at[0].set(1)

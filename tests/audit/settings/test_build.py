@@ -1,4 +1,4 @@
-"""Values out of range, errors of a device, and what stays in memory after a game."""
+"""Values out of range, errors of devices, and objects that stay in memory after a game."""
 
 import gc
 import weakref
@@ -34,7 +34,7 @@ def dataset():
     ],
 )
 def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack, play):
-    """Without noise, along coordinates in which the data do not vary, or in a direction of the run's own."""
+    """Without noise, along coordinates in which the data do not vary, or along a run's own direction."""
     features = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32) / 9
     features[:, 6:] = 0
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)

@@ -1,4 +1,4 @@
-"""A file or folder is there whole or not at all, and what is damaged is moved out of the way, never lost."""
+"""Files are written whole or not at all, and damaged files are renamed, never lost."""
 
 import errno
 import os

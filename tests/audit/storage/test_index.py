@@ -1,4 +1,4 @@
-"""What lies under a root is found by its setting; audit.json is read as written, and nothing else."""
+"""Stores are found by their setting, and audit.json is read as it was written."""
 
 import math
 import os
