@@ -116,7 +116,7 @@ def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(em
 
 
 def _several(norm=9.0, observer=None):
-    """Returns an adversary with canaries of this norm along coordinates 0, 1 and 3, scored by displacement."""
+    """Returns an adversary with canaries of this norm along coordinates 0, 1 and 3."""
     dimensions = jnp.array([0, 1, 3])
     return Adversary(
         lambda key, theta_0, clipping_norm: norm * jnp.eye(4)[dimensions],
