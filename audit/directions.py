@@ -106,8 +106,10 @@ def cosines(
     require_type("leave_one_out", leave_one_out, bool)
     unit = check_displacement(displacement)
     seed, run, count, size = _check_numbers(seed, run, count, len(unit))
-    few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
-    require(not leave_one_out or count < size, few)
+    require(
+        not leave_one_out or count < size,
+        f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
+    )
 
     # All directions together, (count, dimension), may not fit in memory, so we go block by block.
     products = np.zeros(count)

@@ -166,9 +166,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
         if self._present and learns and not self._is_moved:
             moves = self._split(self._read_parameters() - self._start)
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
-            problem = f"step {self._steps_taken} does not move parameter {', '.join(unmoved)}"
-            fix = "choose tensors that the optimizer updates"
-            require(not unmoved, f"{problem} of `parameters`: {fix}")
+            require(
+                not unmoved,
+                f"step {self._steps_taken} does not move parameter {', '.join(unmoved)} of `parameters`: "
+                "choose tensors that the optimizer updates",
+            )
             self._is_moved = True
         return loss
 

@@ -99,17 +99,19 @@ def wrap_module(
     dataset = _dataset(features, labels)
     if not isinstance(module, nn.Module):
         name = getattr(module, "__name__", type(module).__name__)
-        fix = "give an instance, or any other model as loss(params, (feature, label)) to audit_loss"
-        raise InputError(f"audit_model takes a Flax Linen module, not {name}: {fix}")
+        raise InputError(
+            f"audit_model takes a Flax Linen module, not {name}: give an instance, or any other model as "
+            "loss(params, (feature, label)) to audit_loss"
+        )
 
     def make(example: Array) -> Model:
         """Returns the model; raises InputError if it has variables that are not parameters."""
         variables = jax.eval_shape(module.init, _key(), example)
         others = sorted(set(variables) - {"params"})
-        fix = "DP-SGD trains only parameters (use GroupNorm instead of BatchNorm)"
         require(
             "params" in variables and not others,
-            f"the module has {', '.join(others) or 'no parameters'}: {fix}",
+            f"the module has {', '.join(others) or 'no parameters'}: DP-SGD trains only parameters (use "
+            "GroupNorm instead of BatchNorm)",
         )
         return flat_model(module, example, criterion)
 
@@ -182,15 +184,21 @@ def _wrap(
         theta = _vector(model.n_parameters)
         shape = jax.eval_shape(model.loss, theta, example).shape
     except InvalidRngError:
-        fix = "disable dropout (deterministic=True)"
-        raise InputError(f"the module draws randomness: {fix}") from None
+        raise InputError(
+            "the module draws randomness: disable dropout (deterministic=True)"
+        ) from None
     except InputError:
         raise
     except Exception as error:  # of the user's code
-        problem = f"fails on one example of shape {example[0].shape}, which has no batch axis"
-        raise InputError(f"{what} {problem}: {shown(str(error))}") from error
-    fix = "return one number (an example has no batch axis: flatten with x.reshape(-1))"
-    require(shape == (), f"the loss of one example has shape {shape}, not (): {fix}")
+        raise InputError(
+            f"{what} fails on one example of shape {example[0].shape}, which has no batch axis: "
+            f"{shown(str(error))}"
+        ) from error
+    require(
+        shape == (),
+        f"the loss of one example has shape {shape}, not (): return one number (an example has no batch "
+        "axis: flatten with x.reshape(-1))",
+    )
     gradient = jax.value_and_grad(model.loss)
     computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
     shared = _share(_Computed(computes, model))  # equal models share compiled programs
@@ -213,7 +221,6 @@ def audited(
     Raises:
       InputError: the settings, the adversary, the constants and the model do not fit together.
     """
-    fields = dict(fields)
     constants = fields.pop("lipschitz", None)
     rehearsed = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
@@ -223,11 +230,10 @@ def audited(
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    begins_at_params = setting.unknown_initialisation and not own.draws
-    unknown = (
-        "`unknown_initialisation` needs random initialisation, but every run begins at `params`"
+    require(
+        own.draws or not setting.unknown_initialisation,
+        "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    require(not begins_at_params, unknown)
     if rehearsed is not None:
         lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
@@ -445,6 +451,8 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             array = array.astype(kind)
         canonical[name] = array
     x, y = canonical.values()
-    counts = f"there are {len(x)} features and {len(y)} labels"
-    require(len(x) == len(y), f"{counts}: give one label per example")
+    require(
+        len(x) == len(y),
+        f"there are {len(x)} features and {len(y)} labels: give one label per example",
+    )
     return Dataset(x, y, "custom arrays", checksum_of(canonical))

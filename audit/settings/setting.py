@@ -325,12 +325,15 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     require_fields(setting)
     steps = setting.schedule.steps
     k = setting.schedule.periodicity
-    too_long = (
-        f"`periodicity={k}` exceeds the {steps} training steps, so no canary would be inserted"
+    require(
+        k <= steps,
+        f"`periodicity={k}` exceeds the {steps} training steps, so no canary would be inserted: lower it "
+        "or add steps",
     )
-    require(k <= steps, f"{too_long}: lower it or add steps")
-    choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
-    require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
+    require(
+        setting.schedule.place <= k,
+        f"`insert={setting.schedule.insert}`: choose last, first, or one of 1 to {k}, the steps of a period",
+    )
 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
@@ -399,9 +402,8 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         return
 
     # In a part of an epoch, chance would decide whether a canary is inserted.
-    is_whole = steps % sampling.batches == 0
     require(
-        is_whole,
+        steps % sampling.batches == 0,
         f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
     )
 

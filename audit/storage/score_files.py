@@ -223,9 +223,10 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
         return given.two_worlds(*_read_scores(columns, [first, second], signs))
     (scores,) = _read_scores(columns, [first], signs)
     present = _read_labels(second, columns[second])
-    shapes = f"scores {scores.shape} and presence {present.shape}"
-    is_same = scores.shape == present.shape
-    require(is_same, f"{shapes} must both be (runs,) or (runs, canaries)")
+    require(
+        scores.shape == present.shape,
+        f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
+    )
     require(not one_run or scores.ndim == 1 or len(scores) == 1, _ONE_RUN_FIX)
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
@@ -263,8 +264,10 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
             for row, cell in enumerate(tables.trim(columns[name]), 1):
                 number = _convert(cell, has_commas)
                 if number is None:
-                    problem = f"row {row}: score {shown(str(cell))!r} is not a number"
-                    raise InputError(f"{problem}: fix it, or write nan if a run failed")
+                    raise InputError(
+                        f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if a "
+                        "run failed"
+                    )
                 parsed.append(number)
             numbers = np.array(parsed, np.float64)
         found.append(signs.get(name, 1) * arrays.scores(name, numbers))

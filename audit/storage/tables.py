@@ -58,8 +58,11 @@ class Wanted(NamedTuple):
         if form is None:
             return None
         known = [name for name in renamed if name in itertools.chain(*self.forms)]
-        several = f"the columns {','.join(known)} can be read in several ways"
-        require(len(known) == len(form), f"{several}: keep two, or name two with `columns`")
+        require(
+            len(known) == len(form),
+            f"the columns {','.join(known)} can be read in several ways: keep two, or name two with "
+            "`columns`",
+        )
         return {name: renamed.index(name) for name in form}
 
     def require(self, names: Sequence[str]) -> dict[str, int]:
@@ -68,9 +71,10 @@ class Wanted(NamedTuple):
         if places is None:
             forms = " or ".join(",".join(form) for form in self.forms)
             example = ",".join(f"{ours}:Name" for ours in self.forms[0])
-            orientation = "a row is a run and, in matrices, a column a canary"
-            fix = f"give {forms}, or name some, as in `columns={example}`; {orientation}"
-            raise InputError(f"it has columns {shown(', '.join(names))}: {fix}")
+            raise InputError(
+                f"it has columns {shown(', '.join(names))}: give {forms}, or name some, as in "
+                f"`columns={example}`; a row is a run and, in matrices, a column a canary"
+            )
         return places
 
     def rename(self, names: Iterable[str]) -> list[str]:
@@ -166,9 +170,10 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         if not cells or cells[0].startswith("#"):
             continue
         if not len(cells) <= len(names) <= len(row):  # the row may only end in more empty cells
-            fix = f"write {len(names)} as there are names above"
-            place = f"line {line + 1 + rows.line_num}"
-            raise InputError(f"{place}: the row has {counted(len(cells), 'cell')}: {fix}")
+            raise InputError(
+                f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
+                f"write {len(names)} as there are names above"
+            )
         for ours, index in places.items():
             columns[ours].append(row[index])
     return columns
@@ -222,8 +227,9 @@ def _parse_json(text: str) -> Columns:
         for name, column in loaded.items():
             columns[name] = list(column.values()) if isinstance(column, dict) else column
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        fix = 'give {"in": [...], "out": [...]}'
-        raise InputError(f"it is not a JSON object of lists: {fix}") from None
+        raise InputError(
+            'it is not a JSON object of lists: give {"in": [...], "out": [...]}'
+        ) from None
     return columns
 
 
@@ -262,8 +268,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
-        reason = "from failed runs or as padding to the other column's length"
         raise InputError(
-            f"{padded[0]} ends in NaN, {reason}: give score,in (1 or 0) in a row for each run"
+            f"{padded[0]} ends in NaN, from failed runs or as padding to the other column's length: give "
+            "score,in (1 or 0) in a row for each run"
         )
     return columns

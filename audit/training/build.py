@@ -108,8 +108,10 @@ def build(
     """
     fields = setting.mechanism
     examples = len(dataset.labels)
-    too_many = f"`batch_size={fields.batch_size}` is more than the data's {examples} examples"
-    require(fields.batch_size <= examples, f"{too_many}: lower it")
+    require(
+        fields.batch_size <= examples,
+        f"`batch_size={fields.batch_size}` is more than the data's {examples} examples: lower it",
+    )
 
     trained = trained or trainee(setting.model, dataset)
     hyper = Hyperparameters(
@@ -159,10 +161,11 @@ def build(
             is_rehearsed=setting.is_rehearsed,
         )
         adversary = setting.adversary.make(knowledge)
-    mismatch = f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has"
-    fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
-    is_same = adversary.canaries == setting.canaries
-    require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
+    require(
+        adversary.canaries == setting.canaries,
+        f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has "
+        f"{adversary.canaries}: pass Knowledge.canaries on to Adversary, or drop `canaries`",
+    )
 
     # With other samplers, an inserted canary joins every step of the schedule.
     sampler = setting.sampling

@@ -112,9 +112,10 @@ class Game(NamedTuple):
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
         if diverged.size:
-            count = f"{diverged.size} of {len(scores)} in its chunk"
-            fix = "lower `learning_rate` or `noise_multiplier`"
-            raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
+            raise InputError(
+                f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk): "
+                "lower `learning_rate` or `noise_multiplier`"
+            )
         null = self.adversary.null
         dimension = 0
         if null.law_is_known:
