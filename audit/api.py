@@ -1,10 +1,10 @@
-"""The public functions for audits and lower bounds. They print only progress."""
+"""The public functions for audits and lower bounds. They only print progress."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from audit.evidence.given import Evidence
     from audit.training.driver import Finished
 
-MAX_AUDITS = 1000  # of a grid
-Door = TypeVar("Door", bound=Callable[..., Any])
+MAX_AUDITS = 1000  # in a grid
 
 
 def bounds(
@@ -39,15 +38,16 @@ def bounds(
     Include every run that you started; record failed runs as NaN.
 
     Args:
-      scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries a run. Higher
-        scores mean "inserted". Without scores_out: a table, such as a pandas DataFrame, with columns score,in
-        (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
+      scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
+        scores mean "inserted". Without scores_out, it is a table, such as a pandas DataFrame, with columns
+        score,in (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that are not in the run. If
-        scores_in has K canaries a run, each of these m runs must have K - 1 other canaries. Otherwise the
+        scores_in has K canaries per run, each of these m runs must have K - 1 other canaries. Otherwise the
         bounds are too high.
-      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, for the upper bound
-        and for a test of the claim.
-      delta, confidence: the delta of epsilon, and the confidence of each bound.
+      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, which gives an upper
+        bound and is tested.
+      delta: the delta of epsilon.
+      confidence: the confidence of each bound.
       name: a name for the report.
 
     Returns:
@@ -72,26 +72,12 @@ def bounds(
     from audit.report import subjects
 
     require_type("name", name, str)
-    require_claim(claim)
+    _require_claim(claim)
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
-def _takes_grids(function: Door) -> Door:
-    """Returns an audit's function that also takes `vary`, lists of values by setting."""
-
-    @wraps(function)
-    def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:
-        """Returns the audit, or the `Grid` of audits."""
-        if vary is None:
-            return function(*args, **settings)
-        return _audit_grid(partial(function, *args, **settings), vary)
-
-    return cast(Door, audit_some)
-
-
-@_takes_grids
 def audit(
     model: str = "fcnn",
     *,
@@ -99,28 +85,27 @@ def audit(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
-    data_file: str | Path | None = None,
-    tfds_dir: str | Path | None = None,
+    data: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, like the command `audit` with these flags.
+    """Trains and audits one of the repository's models, like the command `audit`.
 
-    The function needs a clone of the repository. Models that are already in `out` are not trained again.
+    It needs a clone of the repository. Models that are already in `out` are not trained again.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
       runs: the number of models to train, half of them with the canary.
       out: the folder of the results.
       delta, confidence: as in `bounds`.
-      data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
+      data: a data file, or a folder that TFDS prepared; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
-        of lists of settings, as in vary={"k": [1, 5], "seed": [0, 1, 2]}.
-        lipschitz="measured" measures how much training steps stretch distances between models, along
-        `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
+        of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures along
+        `rehearsals` extra runs by how much training steps stretch distances between models. This is the
+        default for smooth models at k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`.
+      A `Result`; its `folder` has the scores and the conclusion. With `vary` a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -129,6 +114,8 @@ def audit(
     1.356...
     """
     level = {"delta": delta, "confidence": confidence}
+    if "vary" in settings:
+        return _audit_grid(partial(audit, model, runs=runs, out=out, data=data, **level), settings)
     request = _read_request("audit", runs, out, level, installed.ZOO)
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -138,11 +125,8 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import driver
 
-    sources = Sources(
-        None if data_file is None else str(path("data_file", data_file)),
-        None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
-    )
-    # Otherwise the number of steps follows from the default of insertions.
+    sources = Sources(None if data is None else str(path("data", data)))
+    # Models have different defaults.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
@@ -158,18 +142,17 @@ def audit(
     rehearsed = count_rehearsals(setting, lipschitz, rehearsed)
 
     dataset = task.task(model).data.load(sources)
-    asked = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
+    audit_request = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
 
     def train() -> "Finished":
-        """Trains the missing runs, and keeps the conclusion."""
-        finished = driver.audit(asked, request.out)
+        """Trains the missing runs, concludes, and writes the conclusion."""
+        finished = driver.audit(audit_request, request.out)
         driver.keep(finished)
         return finished
 
     return _make_result(train, request)
 
 
-@_takes_grids
 def audit_model(
     module: "nn.Module",
     criterion: "Callable[[Array, Array], Array]",
@@ -186,24 +169,24 @@ def audit_model(
     Models that are already in `out` are not trained again.
 
     Args:
-      module: a module that takes one example, features[i], without a batch axis. It must have only trained
-        parameters, and must not draw randomness.
+      module: a module that takes one example, features[i], without a batch axis. All its variables must be
+        trained parameters, and it must not draw randomness.
       criterion: (the module's output, labels[i]) -> the scalar loss of a single example.
-      features: (N, ...), one row an example; converted to float32 or whole numbers.
-      labels: (N, ...), one row an example. The adversary "loss" needs classes 0, 1, ...
+      features: (N, ...), one row per example; converted to float32 or whole numbers.
+      labels: (N, ...), one row per example. The adversary "loss" needs classes 0, 1, ...
       runs: the number of models to train.
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
-      out: the folder of the results, with figure and report.
+      out: the folder of the results.
       settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence`
         are those of the bounds, by default 1e-5 and 0.95. `model` is the model's name in the report.
-        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step,
-        for a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures the
-        constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in `out`.
-        `vary` audits a grid, as in `audit`.
+        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step.
+        It gives a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures
+        the constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in
+        `out`. `vary` audits a grid, as in `audit`.
 
     Returns:
-      A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
+      A `Result`; its `folder` has the scores, the figure and the report. With `vary` a `Grid`.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -216,15 +199,12 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    request = _read_request("audit_model", runs, out, settings)
-    from audit import own
-
-    model = own.wrap_module(module, criterion, features, labels)
-    fields = {**settings, "adversary": adversary}
-    return _make_result(partial(own.audited, model, fields, *request), request)
+    settings |= {"runs": runs, "adversary": adversary, "out": out}
+    return _audit_custom(
+        audit_model, "wrap_module", (module, criterion, features, labels), settings
+    )
 
 
-@_takes_grids
 def audit_loss(
     loss: "Callable[[Any, tuple[Array, Array]], Array]",
     params: Any,
@@ -238,19 +218,19 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
 
-    Use it for models of Flax NNX, Equinox or Haiku. It computes a gradient for each example, and is slower
-    than `audit_model`.
+    Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes the
+    gradient of each example.
 
     Args:
       loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis. It
         must not draw randomness.
       params: a tree of float arrays, the initial model of every run.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+      features: (N, ...), one row per example.
+      labels: (N, ...), one row per example.
       runs, adversary, out, settings: see `audit_model`.
 
     Returns:
-      A `Result`, as `audit_model`.
+      A `Result`, or with `vary` a `Grid`, as `audit_model`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -264,54 +244,87 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    request = _read_request("audit_loss", runs, out, settings)
-    from audit import own
-
-    model = own.wrap_loss(loss, params, features, labels)
-    fields = {**settings, "adversary": adversary}
-    return _make_result(partial(own.audited, model, fields, *request), request)
+    settings |= {"runs": runs, "adversary": adversary, "out": out}
+    return _audit_custom(audit_loss, "wrap_loss", (loss, params, features, labels), settings)
 
 
-def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any]]) -> Grid:
-    """Returns the audits of all combinations of settings; the last setting changes fastest.
-
-    Audits with equal shapes share their compiled program: the seed, the learning rate, the noise multiplier,
-    the clipping norm, and k at an equal number of steps do not change shapes.
+def _audit_custom(
+    function: Callable[..., Result],
+    wrapper: str,
+    arguments: tuple[Any, ...],
+    settings: dict[str, Any],
+) -> Result:
+    """Returns the audit of a custom model, or with `vary` in the settings a `Grid`.
 
     Args:
-      audit_one: makes an audit from the varied settings as keyword arguments.
-      vary: lists of values, by setting.
+      function: the public function that was called, for the audits of a grid.
+      wrapper: the name of the function of `audit.own` that makes the model from `arguments`. That module
+        loads JAX, so we only import it once we know that JAX is installed.
+      arguments: the model and its data, as the public function got them.
+      settings: the keywords of the public function, with `runs`, `adversary` and `out`.
+
+    Raises:
+      InputError: the model, data or setting cannot be audited.
+    """
+    if "vary" in settings:
+        return _audit_grid(partial(function, *arguments), settings)
+    request = _read_request(function.__name__, settings.pop("runs"), settings.pop("out"), settings)
+    from audit import own
+
+    model = getattr(own, wrapper)(*arguments)
+    return _make_result(partial(own.audited, model, settings, *request), request)
+
+
+def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Returns all combinations {name: value} of lists of values by name; the last name changes fastest.
+
+    Raises InputError if there are more than MAX_AUDITS combinations.
+    """
+    rows = itertools.product(*vary.values())
+    combinations = [dict(zip(vary, row, strict=True)) for row in rows]
+    count = len(combinations)
+    require(count <= MAX_AUDITS, f"`vary` must give at most {MAX_AUDITS:,} audits, got {count:,}")
+    return combinations
+
+
+def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
+    """Returns the `Grid` of audits of all combinations of settings; the last setting changes fastest.
+
+    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
+    and the clipping norm do not change shapes, nor does k if the number of steps is the same.
+
+    Args:
+      audit_one: makes an audit from settings as keyword arguments.
+      settings: the settings that all audits share, and `vary`: lists of values, by setting.
 
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
     """
+    vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
     require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
-    combinations = []
-    for values in itertools.product(*vary.values()):
-        combinations.append(dict(zip(vary, values, strict=True)))
-    count = len(combinations)
-    require(count <= MAX_AUDITS, f"`vary` has {count:,} audits: give at most {MAX_AUDITS:,}")
-    results = [audit_one(**combination) for combination in combinations]
-    return Grid(tuple(vary), tuple(combinations), tuple(results))
+    combinations = combine(vary)
+    results = [audit_one(**{**settings, **combination}) for combination in combinations]
+    grid = Grid(tuple(vary), tuple(combinations), tuple(results))
+    return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
 
 
-def require_claim(claim: Any) -> None:
-    """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
-    is_claim = claim is None or all(
-        hasattr(claim, name) for name in ("epsilon", "power", "last_model")
-    )
-    require(
-        is_claim,
-        f"`claim={shown(claim)}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
-    )
+def _require_claim(claim: Any) -> None:
+    """Raises InputError unless a claim is None or has the methods of `audit.claims.claim.Claim`."""
+    names = ("epsilon", "power", "last_model")
+    is_claim = claim is None or all(hasattr(claim, name) for name in names)
+    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
+    require(is_claim, f"`claim={shown(claim)}`: {fix}")
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the scores of `bounds` as checked evidence; raises InputError if they do not fit together."""
+    """Returns the two arguments of `bounds` as checked evidence.
+
+    Raises InputError if they do not fit together.
+    """
     from audit.evidence import given
     from audit.storage import score_files
 
@@ -333,7 +346,7 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 class _Request(NamedTuple):
-    """A checked request for an audit that trains."""
+    """The checked arguments that all audits share: the number of runs, the folder of results, the level."""
 
     runs: int
     out: Path
@@ -347,12 +360,17 @@ def _read_request(
     settings: dict[str, Any],
     extras: str = TRAIN,
 ) -> _Request:
-    """Returns the checked request for an audit by the public function of this name.
+    """Returns the checked arguments that all audits share.
 
-    It removes `delta` and `confidence` from the settings.
+    Args:
+      function: the name of the public function, for messages.
+      runs: the number of models to train.
+      out: the folder of the results.
+      settings: the user's settings. `delta` and `confidence` are removed from them.
+      extras: the package's extras with the libraries that the function needs.
 
     Raises:
-      InputError: a value is out of range, or a library of `extras` is not installed.
+      InputError: a value is out of range, or a library is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.laws import conversions
@@ -368,7 +386,7 @@ def _read_level(delta: float, confidence: float) -> Level:
 
 
 def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
-    """Runs an audit, with matrix products in full float32, and returns its result."""
+    """Calls a function that makes an audit, with matrix products in full float32; returns its result."""
     import jax
 
     from audit.report import subjects

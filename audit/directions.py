@@ -1,10 +1,10 @@
 """Fresh directions for several training runs in any framework; needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform direction that every run draws afresh. The law of its cosine with a
-model that was trained without it is known exactly. So all canaries take part in every run, and a few runs are
-enough for a strong bound (`exact_null` of audit/methods):
+Each canary is a gradient along a uniform direction, and every run draws new directions. The distribution of
+its cosine with a model that was trained without it is known exactly. So all canaries take part in every run,
+and a few runs are enough for a strong bound (`exact_null` in audit/methods):
 
-    total = directions.inserted(seed, run, count, dimension, norm)     # once a run, before training
+    total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
     ...
     u = theta_0 - theta_T + drift                                      # if steps subtract gradients
@@ -13,10 +13,10 @@ enough for a strong bound (`exact_null` of audit/methods):
 
 Include every run you started as a row, in start order, and a failed run as a row of NaN. u is the movement in
 the direction of the canaries: theta_T - theta_0 - drift if steps add updates. drift is the movement
-theta_T - theta_0 of a rehearsal without noise and without canaries. It does not depend on the directions, so
-any value is valid, also 0, but cosines may be smaller. If count is more than a percent of dimension, use
-leave_one_out=True, which removes the other canaries' part of u, here and in audit.cosines. Parameters that
-are not trained do not count.
+theta_T - theta_0 of a rehearsal, a run without noise and canaries. Any drift that does not depend on the
+directions is valid, also 0, but cosines may be smaller. If count is more than a percent of dimension, use
+leave_one_out=True here and in audit.cosines: it removes the part of u along the other canaries. Parameters
+that are not trained do not count.
 
 Coordinates depend only on (seed, run, index, place), in one version of NumPy. Keep the seed secret: training
 must not use it except to insert canaries, and needs another seed for its noise and batches.
@@ -47,14 +47,12 @@ from audit.one_run import (
 
 Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
-_ROOT = 2  # the random stream; `audit.one_run` uses 0 and 1 under the same seed
+_ROOT = 2  # the number of the random stream; `audit.one_run` uses 0 and 1 under the same seed
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Returns an iterator over a run's canaries: `count` uniform unit vectors (dimension,).
-
-    They are drawn one by one to save memory.
+    """Yields a run's canaries, `count` uniform unit vectors (dimension,), one by one to save memory.
 
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
@@ -63,7 +61,7 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
       dimension: the number of trained parameters.
 
     Raises:
-      InputError: numbers out of range.
+      InputError: a number is out of range.
     """
     seed, run, count, size = _check_numbers(seed, run, count, dimension)
     for index in range(count):
@@ -74,14 +72,16 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
     """Returns the vector (dimension,) that a run's canaries add to the sum of clipped gradients.
 
-    It is the sum of their directions, each scaled to the clipping norm, `norm`. The other arguments are
-    those of `canaries`.
+    It is the sum of their directions, each scaled to `norm`, the clipping norm. The other arguments are those
+    of `canaries`.
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
-    unit_vectors = canaries(seed, run, count, dimension)  # checks the dimension
-    total: Array = length * sum(unit_vectors, start=np.zeros(1))  # [0.] broadcasts
-    return total
+    unit_vectors = canaries(seed, run, count, dimension)
+    total = next(unit_vectors)  # one array in memory, not all
+    for vector in unit_vectors:
+        total += vector
+    return length * total
 
 
 def cosines(
@@ -89,8 +89,8 @@ def cosines(
 ) -> Array:
     """Returns the cosines (count,) of a run's directions with the model's displacement.
 
-    Insertion increases a direction's cosine. This takes count times 64 kB of memory, and a few matrices
-    (count, count) for leave-one-out.
+    Insertion increases a direction's cosine. The function takes `count` times 64 kB of memory, and for
+    leave-one-out a few matrices (count, count).
 
     Args:
       displacement: (dimension,) the parameters' movement, with the sign for which insertion increases
@@ -106,10 +106,12 @@ def cosines(
     require_type("leave_one_out", leave_one_out, bool)
     unit = check_displacement(displacement)
     seed, run, count, size = _check_numbers(seed, run, count, len(unit))
-    few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
-    require(not leave_one_out or count < size, few)
+    require(
+        not leave_one_out or count < size,
+        f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
+    )
 
-    # All directions, (count, dimension), may not fit in memory.
+    # All directions together, (count, dimension), may not fit in memory, so we go block by block.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -128,13 +130,13 @@ def cosines(
 
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    return projection.cosines(unit_gram, products / lengths, 1.0)
+    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of at most _BLOCK.
+    """Yields the Gaussian coordinates of a direction that is not yet scaled to length 1, block by block.
 
-    Each block has its own seed: `_ROOT`, `seed`, `run`, `index` and the block's place.
+    A block has at most _BLOCK of the `size` coordinates, and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
         rng = np.random.default_rng([_ROOT, seed, run, index, place])
@@ -143,7 +145,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
-    """Returns (seed, run, count, dimension) as Python ints; raises InputError for those out of range."""
+    """Returns (seed, run, count, dimension) as Python ints; raises InputError if one is out of range."""
     seed = check_seed(seed)
     run = check_whole_number("run", run, 0, MOST_SEED)
     count = check_whole_number("count", count, 1, MAX_COUNT)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 
 class InputError(ValueError):
-    """A user error; the message is one line with the wrong value and the fix."""
+    """A user's mistake; the message is one line with the wrong value and the fix."""
 
 
 def require(condition: object, message: str) -> None:
@@ -15,7 +15,7 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-# Limits of noise multipliers for float32 and the conversions to epsilon; 0 is allowed, too.
+# Float32 and the conversions to epsilon work for noise multipliers in this range; 0 is allowed, too.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
@@ -37,8 +37,8 @@ def require_type(name: str, value: object, kind: type) -> None:
     """
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
-    fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
-    require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
+    if not (is_whole_float or (isinstance(value, kind) and is_allowed_bool)):
+        raise InputError(f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 
 def plain(value: Any) -> Any:
@@ -48,10 +48,9 @@ def plain(value: Any) -> Any:
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a number of Python, NumPy or JAX as Python's int or float; `name` is for messages.
+    """Returns a number of Python, NumPy or JAX as a Python int or float, as `kind` says.
 
-    Raises:
-      InputError: if the value has another type.
+    Raises InputError if the value has another type; `name` is for the message.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -59,8 +58,11 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 
 
 def path(name: str, value: Any) -> Path:
-    """Returns a string or path as a Path; raises InputError for others, empty ones and null characters."""
+    """Returns a string or path as a Path.
+
+    Raises InputError for other types, empty strings and null characters; `name` is for the message.
+    """
     is_path = isinstance(value, str | os.PathLike)
-    fits = is_path and str(value) and "\0" not in str(value)
-    require(fits, f"`{name}` must be a path, got {shown(value)}")
-    return Path(value)
+    if is_path and str(value) and "\0" not in str(value):
+        return Path(value)
+    raise InputError(f"`{name}` must be a path, got {shown(value)}")

@@ -1,20 +1,20 @@
 """Canaries for a single training run in any framework; needs only NumPy.
 
-A canary is a client (or an example) with a known random direction as its update, scaled to the clipping norm.
-Train once with many of them, score the final model, and pass the cosines to `bound --dimension`, a command of
-`python -m audit`:
+A canary is a client (or an example) whose update is a known random direction, scaled to the clipping norm.
+Train once with many of them, score the final model, and pass the cosines to the command
+`python -m audit bound --dimension`:
 
     bits = one_run.coins(seed, count)                         # True: this canary takes part
     update = clipping_norm * one_run.canary(seed, i, d)       # canary i's update, if bits[i]
     scores = one_run.cosines(theta_T - theta_0, seed, count)  # negate if updates are subtracted
     numpy.savez("run.npz", scores=scores[None], presence=bits[None])
 
-Without coins, all canaries take part: save observed=scores instead. Coins give bounds that are valid for any
-dependence between canaries. Without coins the bound is looser if there is little leakage.
+Without coins, all canaries take part, and you save observed=scores instead. Coins give bounds that are valid
+for any dependence between canaries. Without coins, the bound is looser if there is little leakage.
 
-The displacement leaves out the initial weights, which are not informative (Errata O9). Parameters that are
-not trained do not count in d. Numbers depend only on (seed, index, d), in one version of NumPy. Keep the seed
-secret: training must not know it.
+Scores use the displacement because the initial weights are not informative (Errata O9). Parameters that are
+not trained do not count in d. Coordinates depend only on (seed, index, d), in one version of NumPy. Keep the
+seed secret: training must not know it.
 """
 
 import numpy as np
@@ -26,13 +26,13 @@ from audit.evidence import arrays
 Array = NDArray[np.float64]
 MAX_COUNT = 5_000_000  # the largest number of scores in `bound`
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
-_CANARIES = 0  # the random streams of canaries and of coins under the same seed
+_CANARIES = 0  # the numbers of the random streams of canaries and of coins under the same seed
 _COINS = 1
 MOST_SEED = 2**63 - 1
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Returns a canary, a unit vector (dimension,) of uniform direction.
+    """Returns a canary: a unit vector (dimension,) with a uniform direction.
 
     Args:
       seed: the seed of all canaries, 0 to 2^63 - 1, a secret of the auditor.
@@ -40,7 +40,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
       dimension: the number of trained parameters.
 
     Raises:
-      InputError: numbers out of range.
+      InputError: a number is out of range.
     """
     seed = check_seed(seed)
     index = check_whole_number("index", index, 0, MOST_SEED)
@@ -57,7 +57,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
       count: the number of canaries.
 
     Raises:
-      InputError: numbers out of range.
+      InputError: a number is out of range.
     """
     size = check_whole_number("count", count, 1, MAX_COUNT)
     rng = np.random.default_rng([_COINS, check_seed(seed)])
@@ -65,13 +65,13 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
-    """Returns each canary's cosine (count,) with the displacement, larger if the canary took part.
+    """Returns the cosine of each canary with the displacement, (count,). Taking part increases it.
 
-    It draws count * d coordinates, about 10^8 per second.
+    The function draws count * d coordinates, about 10^8 per second.
 
     Args:
-      displacement: (d,), the final trained parameters minus the initial ones, in the direction of the
-        canaries' updates: negate it if training subtracts updates, like gradient descent.
+      displacement: (d,), the final trained parameters minus the initial ones. Negate it if training
+        subtracts updates, like gradient descent.
       seed: the seed of the canaries.
       count: the number of canaries to score.
 

@@ -1,11 +1,11 @@
-"""Canaries for training with Opacus; importing this needs Opacus.
+"""Canaries for training with Opacus, which must be installed.
 
     model, optimizer, loader = PrivacyEngine().make_private(..., noise_multiplier=2.0, max_grad_norm=1.0)
     optimizer = CanaryOptimizer(optimizer, present=True)    # present=False in the same number of runs
     ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-or, with many canaries in every run, all inserted, and a known law of cosines without them:
+or, with many canaries in every run, and cosines whose distribution without insertion is known:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with independent noise
@@ -31,14 +31,14 @@ _FLAT = (DPOptimizer, DPOptimizerFastGradientClipping)  # they clip whole gradie
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """An Opacus optimizer with flat clipping that inserts canaries into its sum of clipped gradients.
+    """The base of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    It shares all attributes with the given optimizer, which ghost clipping's criterion keeps. Raises
-    InputError for another kind of optimizer, which clips in parts or in several processes.
+    It shares all attributes with the given optimizer, to which the criterion of ghost clipping has a
+    reference. Raises InputError for an optimizer that clips in parts or in several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *options: Any, **more: Any) -> Self:
-        """Makes an optimizer of a class that is also of the given optimizer's class."""
+        """Makes an object whose class is a subclass of `cls` and of the given optimizer's class."""
         kind = type(optimizer)
         name = kind.__name__
         fix = "give a DPOptimizer, or one for ghost clipping"
@@ -57,12 +57,12 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
-      present: whether the run has the canary.
-      sampling_rate: the probability of insertion in each step, by independent coins.
-      seed: the seed of these coins, which the adversary must not know; by default the system's entropy.
+      present: True if the run has the canary.
+      sampling_rate: the probability of insertion in each step, drawn independently.
+      seed: the seed of these draws, which the adversary must not know; by default the system's entropy.
 
     Raises:
-      InputError: another kind of optimizer, or a rate that is not above 0 and at most 1.
+      InputError: the optimizer is of another kind, or the rate is not above 0 and at most 1.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
+        """Takes the place of the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -81,14 +82,14 @@ class CanaryOptimizer(_InsertingOptimizer):
         self._start = self._read_first_entry()  # before training
 
     def add_noise(self) -> None:
-        """Inserts the canary, if the run has it and the step's coin allows it, then adds the noise."""
+        """Inserts the canary, if the run has it and the step samples it, then adds the noise."""
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
         super().add_noise()
 
     def score(self) -> float:
-        """Returns how far training has moved the canary's entry against its gradient: higher means in."""
+        """Returns by how much training has decreased the canary's entry; a canary decreases it."""
         return self._start - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
@@ -109,8 +110,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
       seed: the seed of all runs' directions, a secret of the auditor.
       run: the run's index; every run has other directions.
       count: the number of directions.
-      present: whether they are inserted; False for the rehearsal, which has no noise either.
-      parameters: the parameters that directions are in, chosen before training; by default all that the
+      present: True to insert them; False for a rehearsal, which must not have noise either.
+      parameters: the parameters that the directions span, chosen before training; by default all that the
         optimizer trains. A single tensor of a large model is as powerful and faster.
 
     Raises:
@@ -127,13 +128,14 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
+        """Takes the place of the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
         self._draw = (seed, run, count)
         self._present = present
         self._steps_taken = 0
-        self._is_moved = False  # whether a step moved every chosen parameter
+        self._is_moved = False  # True once a step has moved every chosen parameter
         self._start = self._read_parameters()  # (dimension,) before training
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
         self._parts = [part.float() for part in self._split(total)]
@@ -151,9 +153,10 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step; raises InputError if the first one does not move one of the chosen parameters.
+        """Takes a step.
 
-        A learning rate of 0, as in the first step of a warm-up, is allowed.
+        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
+        the canaries' directions would be wrong.
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
@@ -163,18 +166,20 @@ class DirectionsOptimizer(_InsertingOptimizer):
         if self._present and learns and not self._is_moved:
             moves = self._split(self._read_parameters() - self._start)
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
-            problem = f"step {self._steps_taken} does not move parameter {', '.join(unmoved)}"
-            fix = "choose tensors that the optimizer updates"
-            require(not unmoved, f"{problem} of `parameters`: {fix}")
+            require(
+                not unmoved,
+                f"step {self._steps_taken} does not move parameter {', '.join(unmoved)} of `parameters`: "
+                "choose tensors that the optimizer updates",
+            )
             self._is_moved = True
         return loss
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the current chosen parameters minus those at the start, (dimension,).
+        """Returns the chosen parameters minus those at the start, (dimension,).
 
         Raises:
-          InputError: a rehearsal with noise. The drift would contain the noise of a run, as if that run had
-            no noise.
+          InputError: this is a rehearsal with noise. If its noise were that of a run, the drift would remove
+            the noise from that run's cosines.
         """
         noise = self.noise_multiplier
         require(
@@ -191,18 +196,20 @@ class DirectionsOptimizer(_InsertingOptimizer):
           drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
             allowed, but cosines are then smaller.
           leave_one_out: if True, the other directions are projected out of the movement before each cosine.
-            Use it with more directions than a percent of the dimension, and then also in `audit.cosines`.
+            Use it if there are more directions than a percent of the dimension, and then also in
+            `audit.cosines`.
 
         Raises:
-          InputError: no movement, parameters that are not finite, or too many directions for leave-one-out.
+          InputError: no parameter has moved, parameters are not finite, or there are too many directions for
+            leave-one-out.
         """
-        # Steps subtract gradients: negated, an inserted direction has a positive cosine.
+        # Steps subtract gradients, so we negate the movement.
         movement = self._read_parameters() - self._start
         displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
 
     def _split(self, values: NDArray[np.float64]) -> tuple[Tensor, ...]:
-        """Splits a vector (dimension,) by the chosen parameters."""
+        """Splits a vector (dimension,) into a part for each chosen parameter."""
         sizes = [parameter.numel() for parameter in self._chosen]
         parts: tuple[Tensor, ...] = torch.from_numpy(values).split(sizes)
         return parts
@@ -214,7 +221,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
 
 def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
-    """Raises InputError unless the chosen parameters are different float32 parameters of the trained ones."""
+    """Raises InputError unless the chosen parameters are trained, all different, and at least float32."""
     fix = "choose parameters that the optimizer trains"
     require(chosen, f"`parameters` is empty: {fix}")
     for index, parameter in enumerate(chosen):

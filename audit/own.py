@@ -1,4 +1,4 @@
-"""Audits of custom models and adversaries. A model is a Flax module, or a loss over a tree of parameters."""
+"""Audits custom models and adversaries. A model is a Flax module, or a loss over a tree of parameters."""
 
 import dataclasses
 import functools
@@ -31,17 +31,20 @@ from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
 from audit.settings.make import make_setting
 from audit.settings.setting import Setting, validate
-from audit.storage.store import FIGURE, Store
+from audit.storage.store import Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, Task, checksum_of
 from audit.training import build, driver
 from audit.training.build import Trainee
+from audit.training.game import Game
 from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
-_PROBE = 4  # examples to compare a strategy with per-example gradients
-_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times rounding
+_PROBE = 4  # examples on which clipping strategies are compared
+_TOLERANCE = (
+    1e-3  # relative to the sum of the clipped gradients' norms: a hundred times the rounding error
+)
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -51,10 +54,10 @@ class OwnModel(NamedTuple):
     Attributes:
       model: the model, over a flat vector of parameters.
       dataset: the data.
-      name: the default name in reports.
-      computes: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
-      draws: whether its initialisation is random; if not, every run begins at the given parameters.
-      usual: the defaults of settings.
+      name: its default name in reports.
+      computes: the SHA-256, in hex, of its compiled functions, which identifies the model in the store.
+      draws: True if its initialisation is random; if not, every run begins at the given parameters.
+      usual: the defaults of its settings.
     """
 
     model: Model
@@ -67,7 +70,7 @@ class OwnModel(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Computed:
-    """Functions that are equal if the hashes of their programs are equal."""
+    """Functions, compared only by the hash of what they compute (`_fingerprint`)."""
 
     computes: str
     functions: Any = dataclasses.field(compare=False)
@@ -75,14 +78,18 @@ class _Computed:
 
 @functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the first functions with the same programs."""
+    """Returns the functions of the first call with the same hash.
+
+    Compiled programs are found by their functions. So audits with functions that were defined again, but
+    compute the same, share programs.
+    """
     return computed.functions
 
 
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Returns a Flax Linen module and data, checked, as a custom model with random initialisation.
+    """Checks a Flax Linen module and its data, and returns them as a custom model with random initialisation.
 
     The arguments are those of `audit.audit_model`.
 
@@ -92,17 +99,19 @@ def wrap_module(
     dataset = _dataset(features, labels)
     if not isinstance(module, nn.Module):
         name = getattr(module, "__name__", type(module).__name__)
-        fix = "give an instance, or any other model as loss(params, (feature, label)) to audit_loss"
-        raise InputError(f"audit_model takes a Flax Linen module, not {name}: {fix}")
+        raise InputError(
+            f"audit_model takes a Flax Linen module, not {name}: give an instance, or any other model as "
+            "loss(params, (feature, label)) to audit_loss"
+        )
 
     def make(example: Array) -> Model:
-        """Returns the model; raises InputError if it has variables other than parameters."""
+        """Returns the model; raises InputError if it has variables that are not parameters."""
         variables = jax.eval_shape(module.init, _key(), example)
         others = sorted(set(variables) - {"params"})
-        fix = "DP-SGD trains only parameters (use GroupNorm instead of BatchNorm)"
         require(
             "params" in variables and not others,
-            f"the module has {', '.join(others) or 'no parameters'}: {fix}",
+            f"the module has {', '.join(others) or 'no parameters'}: DP-SGD trains only parameters (use "
+            "GroupNorm instead of BatchNorm)",
         )
         return flat_model(module, example, criterion)
 
@@ -111,9 +120,9 @@ def wrap_module(
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Returns a loss over a tree of parameters and data, checked, as a custom model.
+    """Checks a loss over a tree of parameters and its data, and returns them as a custom model.
 
-    Its gradients can only be clipped example by example. The arguments are those of `audit.audit_loss`.
+    The arguments are those of `audit.audit_loss`.
 
     Raises:
       InputError: the loss does not fit params or data, or DP-SGD can't train it.
@@ -130,7 +139,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
-    # The names of these functions are part of the model's fingerprint.
+    # The name of this function is part of the model's hash, and so of the name of its store.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
@@ -157,9 +166,17 @@ def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
 def _wrap(
     what: str, make: Callable[[Array], Model], dataset: Dataset, name: str, draws: bool
 ) -> OwnModel:
-    """Returns a model with the fingerprint of its initialisation and its loss with gradient.
+    """Returns a custom model, with the hash of its initialisation and of its loss with gradient.
 
-    Raises InputError if the user's code (`what`) fails on one example or does not return a scalar.
+    Args:
+      what: the user's code in words, for messages.
+      make: (an example's features) -> the model.
+      dataset: the data.
+      name: the model's name in reports.
+      draws: True if its initialisation is random.
+
+    Raises:
+      InputError: the user's code fails on an example, or the loss is not a scalar.
     """
     example = (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0]))
     try:
@@ -167,32 +184,43 @@ def _wrap(
         theta = _vector(model.n_parameters)
         shape = jax.eval_shape(model.loss, theta, example).shape
     except InvalidRngError:
-        fix = "disable dropout (deterministic=True)"
-        raise InputError(f"the module draws randomness: {fix}") from None
+        raise InputError(
+            "the module draws randomness: disable dropout (deterministic=True)"
+        ) from None
     except InputError:
         raise
     except Exception as error:  # of the user's code
-        problem = f"fails on one example of shape {example[0].shape}, which has no batch axis"
-        raise InputError(f"{what} {problem}: {shown(str(error))}") from error
-    fix = "return one number (an example has no batch axis: flatten with x.reshape(-1))"
-    require(shape == (), f"the loss of one example has shape {shape}, not (): {fix}")
+        raise InputError(
+            f"{what} fails on one example of shape {example[0].shape}, which has no batch axis: "
+            f"{shown(str(error))}"
+        ) from error
+    require(
+        shape == (),
+        f"the loss of one example has shape {shape}, not (): return one number (an example has no batch "
+        "axis: flatten with x.reshape(-1))",
+    )
     gradient = jax.value_and_grad(model.loss)
     computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
-    return OwnModel(_share(_Computed(computes, model)), dataset, name, computes, draws)
+    shared = _share(_Computed(computes, model))  # equal models share compiled programs
+    return OwnModel(shared, dataset, name, computes, draws)
 
 
 def audited(
     own: OwnModel, fields: dict[str, Any], runs: int, out: Path, level: Level
 ) -> driver.Finished:
-    """Audits a custom model: trains the missing runs, concludes, and writes figure and page.
+    """Audits a custom model: trains the missing runs, concludes, and writes the figure and the page.
 
-    `fields` are the settings. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed constants
-    of the steps, or "measured"; `rehearsals` is the number of runs to measure.
+    Args:
+      own: the model with its data.
+      fields: the settings. `adversary` is a name or an `Adversary`. `lipschitz` has the guaranteed Lipschitz
+        constants of the steps, or is "measured"; `rehearsals` is the number of runs to measure.
+      runs: the number of models to train.
+      out: the folder of all stores.
+      level: the delta and the confidence of the bounds.
 
     Raises:
-      InputError: the setting, the adversary or the requested constants do not fit the model or each other.
+      InputError: the settings, the adversary, the constants and the model do not fit together.
     """
-    fields = dict(fields)
     constants = fields.pop("lipschitz", None)
     rehearsed = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
@@ -202,50 +230,48 @@ def audited(
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    begins_at_params = setting.unknown_initialisation and not own.draws
-    unknown = (
-        "`unknown_initialisation` needs random initialisation, but every run begins at `params`"
+    require(
+        own.draws or not setting.unknown_initialisation,
+        "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    require(not begins_at_params, unknown)
     if rehearsed is not None:
         lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
-    # Any constant shows whether there is a bound.
-    vouched = Steps(1.0 if is_measured else constants, "as its author vouches")
+    guaranteed = None
     if constants is not None:
-        bound = lipschitz.hidden_state(setting, level.delta, vouched, own_model=True)
+        # Before constants are measured, any number shows whether the setting has a bound.
+        guaranteed = Steps(1.0 if is_measured else constants, "as its author vouches")
+        bound = lipschitz.hidden_state(setting, level.delta, guaranteed, own_model=True)
         reason = bound if isinstance(bound, str) else ""
         if adversary is not None:
             reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
         require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
 
-    trained = functools.cache(partial(_make_trainee, own))  # for training only
+    trained = functools.cache(partial(_make_trainee, own))  # slow, and only needed to train
 
-    def make(dataset: Dataset) -> Any:
-        """Returns the game of the setting."""
+    def make(dataset: Dataset) -> Game:
+        """Returns the game of the setting on these data."""
         return build.build(setting, dataset, trained(), adversary)
 
     def describe(dataset: Dataset) -> dict[str, Any]:
-        """Returns the circumstances of the training by name, with a custom adversary's view."""
+        """Returns the provenance of the training, by name, and what a custom adversary sees."""
         described = build.provenance(dataset)
         if adversary is not None:
             described["view"] = describe_view(adversary.observer is not None)
         return described
 
     def find_steps(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps, if known, and stores them.
+        """Returns the Lipschitz constants of the steps if they are known, and writes them to the store.
 
-        Stored measurements of this version are used again. Other stored constants are deleted.
+        Stored constants that this version has measured are used even if this audit does not ask for them.
         """
         if is_measured:
-            clipped_sum = build.choices(setting, trained()).clipped_sum
+            clipped_sum = build.make_dpsgd(setting, trained()).clipped_sum
             count = rehearsed or lipschitz.USUAL
             return measuring.measure(store, setting, make(own.dataset), clipped_sum, count)
-        steps = None
+        steps = guaranteed
         stored = lipschitz.find_current(store)
-        if constants is not None:
-            steps = vouched
-        elif stored is not None and stored.runs:
+        if steps is None and stored is not None and stored.runs:
             steps = stored
         lipschitz.keep(store, steps)
         return steps
@@ -255,7 +281,7 @@ def audited(
         setting, own.dataset, runs, recipe, level, find_steps, model=own.computes
     )
     finished = driver.audit(request, out)
-    driver.keep(finished, [FIGURE, driver.PAGE])
+    driver.keep(finished, figure=True, page=True)
     return finished
 
 
@@ -274,9 +300,9 @@ def _make_trainee(own: OwnModel) -> Trainee:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no
-    gradient, about half, and all. The tolerance is relative to the sum of the clipped gradients' norms. A
-    line on stderr warns if only per-example gradients remain, because they are slow.
+    On a few examples, its sums must agree with those of per-example gradients, at clipping norms that clip no
+    gradients, about half of them, and all. If no strategy does, a line on stderr warns that per-example
+    gradients are slow.
     """
     batch: Batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
     theta = model.init(jax.random.key(0))
@@ -296,7 +322,8 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name
-        except (TypeError, ValueError, IndexError, FlaxError) as error:  # the model does not fit
+        # The strategy is wrong, or it does not know the model's layers.
+        except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
         f"computing a gradient per example, ten to a hundred times slower: {reason}",
@@ -306,16 +333,17 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
 
 
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
-    """Returns a custom adversary as the setting's field, and the adversary to compile.
+    """Returns a custom adversary's fields for the setting, and the adversary to compile.
 
-    The field has the name of `init` and a fingerprint of the adversary's programs. Adversaries with the same
-    fingerprint share functions, except `init`, which may contain data.
+    The fields have a name and the hash of the adversary's programs. Adversaries with the same hash share all
+    functions except `init`, which may contain data. `parameters` is the number of the model's parameters.
     """
-    # The name of the outermost function.
+    # The name of the function that defines `init`.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
-    # JAX would reuse an earlier trace, but a function may read something that changed.
+    # A function may read a variable that has changed. JAX reuses earlier traces of the same function, so it
+    # gets another object.
     anew = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -336,9 +364,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns the fingerprint of an adversary's functions on a model's shapes, and of its changed fields.
+    """Returns the hash of an adversary's functions for this many parameters, and of its other fields.
 
-    The functions must not have been traced before.
+    Fields at their defaults do not change the hash. The functions must not have been traced before.
     """
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -353,7 +381,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    # The final and the initial model.
+    # The last two arguments are the final and the initial model.
     calls.append((adversary.score, (state_of_run, seen, theta, theta)))
     facts = []
     if adversary.crafts_constant:
@@ -365,9 +393,10 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of the programs of functions on arguments of these shapes, and of facts.
+    """Returns the SHA-256, in hex, of the programs of functions, and of some further texts.
 
-    Lowering for the CPU makes it the same on all machines.
+    `calls` has the functions with the shapes and types of their arguments. We lower them for the CPU, so the
+    hash is the same on all machines.
     """
     texts = []
     for function, arguments in calls:
@@ -377,10 +406,11 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns the reason why a custom adversary has no hidden-state bound; empty if it may have one."""
+    """Returns why the hidden-state bound does not cover a custom adversary; empty if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # Other canaries that depend on the model change the map of a step and its constant.
+    # If the gradients of other canaries depend on the model, they are part of the step, and change its
+    # Lipschitz constant.
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
     crafted = shapes(adversary, state, parameters).crafted
@@ -391,19 +421,20 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
 
 
 def _key() -> Array:
-    """Returns a key of the type that games use."""
+    """Returns a random key of the type that training uses."""
     return jax.random.key(0, impl="threefry2x32")
 
 
 def _vector(parameters: int) -> jax.ShapeDtypeStruct:
-    """Returns the shape and type of a model's parameters."""
+    """Returns the shape and type of a vector of so many parameters."""
     return jax.ShapeDtypeStruct((parameters,), jnp.float32)
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features (N, ...) and labels (N, ...) as a data set of uint8, int32 or float32.
+    """Returns features (N, ...) and labels (N, ...) as a data set.
 
-    Raises InputError for values that are not finite or do not fit, and for empty or unequal arrays.
+    Floats become float32. Whole numbers become int32, except uint8. Raises InputError for values that are not
+    finite or too large, and for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):
@@ -422,6 +453,6 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     x, y = canonical.values()
     require(
         len(x) == len(y),
-        f"there are {len(x)} features and {len(y)} labels: give one label an example",
+        f"there are {len(x)} features and {len(y)} labels: give one label per example",
     )
     return Dataset(x, y, "custom arrays", checksum_of(canonical))

@@ -25,9 +25,9 @@ class Result:
     """The result of an audit, printed as the table of its bounds.
 
     Attributes:
-      conclusion: the audit's conclusion: its bounds, estimates and scores.
-      subject: a function that collects the facts for the audit's page.
-      folder: the audit's folder in the store; None for given scores.
+      conclusion: the audit's conclusion, with its bounds, estimates and scores.
+      subject: () -> the facts about the audit for its page.
+      folder: the audit's folder; None if the scores came from the user.
 
     >>> import numpy as np
     >>> scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 80))
@@ -46,12 +46,12 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
-        Each bound is valid at its confidence under its assumption. `holds` is false if the scores refute the
-        assumption.
+        Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
+        the assumption.
 
-        For several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. Methods with other names, as with several canaries per run, are in the dict under
-        both.
+        With several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
+        fresh directions. If their methods have other names, as with several canaries per run, they are also
+        listed under these.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -64,20 +64,20 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """Returns the lower bound on epsilon that is proven for any trade-off curve.
+        """Returns the lower bound on epsilon that is valid for any trade-off curve.
 
-        For a single run it is the largest bound without the assumption of a Gaussian curve, or 0.
+        With a single run, it is the largest bound that does not assume a Gaussian curve, or 0.
         """
         return self.conclusion.epsilon
 
     @property
     def verdict(self) -> str:
-        """Returns "violated", "leaks" or "nothing proven", or one of these with its condition."""
+        """Returns "violated", "leaks" or "nothing proven", or one of these with a condition."""
         return self.conclusion.verdict.word
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim (e_value, refuted, runs, seen); None without a test."""
+        """Returns the test of the claim (e_value, refuted, runs, seen); None if there is no test."""
         return self.conclusion.claim_test
 
     @property
@@ -98,14 +98,14 @@ class Result:
 
     @property
     def auc(self) -> "Auc | None":
-        """Returns the area under the ROC curve; None for a single run without scores out.
+        """Returns the area under the ROC curve; None for a single run without canaries that are out.
 
         Its standard error treats all scores as independent.
         """
         return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
+        """Returns the largest true-positive rate of a threshold with at most this false-positive rate."""
         from audit.methods import curves
 
         rate = errors.number("false_positive_rate", false_positive_rate, float)
@@ -122,10 +122,10 @@ class Result:
         """Returns a matplotlib figure of the scores, the trade-off curve and the bounds.
 
         Args:
-          path: a .png, .pdf or .svg file for the figure; None for no file.
+          path: a .png, .pdf or .svg file to write, or None.
 
         Raises:
-          InputError: if the path is not a path or has another suffix.
+          InputError: the path is not a path or has another suffix.
         """
         from audit.report import audit_panels
 
@@ -134,7 +134,7 @@ class Result:
         return figure
 
     def report(self, path: str | Path) -> Path:
-        """Writes the report, an HTML page, to a path; returns the path."""
+        """Writes the report, an HTML page, and returns its path."""
         from audit.report import audit_page
         from audit.storage import files
 
@@ -153,25 +153,24 @@ class Result:
 
 
 def card(result: Result) -> dict[str, Any]:
-    """Returns the card of an audit: a record that others can recompute from its scores, as JSON.
+    """Returns the card of an audit: a record for JSON that others can recompute from the scores.
 
     It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
     provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
-    number of looks, and does not depend on the scores: publish it before the audit.
+    number of looks. It does not depend on the scores, so you can publish it before the audit.
     `./run.sh bound --card=card.json --scores=...` recomputes a card. `audit/card.schema.json` is its schema.
 
     Args:
       result: the result of an audit or of `bounds`.
 
     Raises:
-      InputError: if it is not a `Result`, or its scores are not in its folder anymore.
+      InputError: the argument is not a `Result`, or its folder does not have the scores anymore.
 
     >>> runs = [2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)]
     >>> card = audit.card(audit.bounds(*runs, audit.Gdp(1)))
     >>> card["privacy_loss"]["privacy_parameters"]["delta"], card["method"]["name"], card["looks"]
     (1e-05, 'assumption_free', 1)
     """
-    from audit.errors import require_type
     from audit.report.card import make_card
 
     require_type("result", result, Result)
@@ -182,13 +181,13 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 
     A row has the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
-    confidence. For an audit that trained it also has its folder and all fields of its setting.
+    confidence. The row of an audit that trained also has its folder and all fields of its setting.
 
     Args:
       results: results of audits and of `bounds`.
 
     Raises:
-      InputError: if one of them is not a `Result`.
+      InputError: one of them is not a `Result`.
 
     >>> rows = audit.table(
     ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))
@@ -216,7 +215,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
             "delta": result.conclusion.delta,
             "confidence": result.conclusion.confidence,
         }
-        if result.folder is not None:  # given scores do not have a setting
+        if result.folder is not None:  # scores from the user do not have a setting
             row["folder"] = str(result.folder)
             row |= flat(make.open_audit(result.folder)[1].setting)
         rows.append(row)
@@ -224,13 +223,15 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the path's suffix, unless the path is None."""
-    if path is not None:
-        from audit.report import style
-        from audit.storage import files
+    """Writes a figure in the format of the path's suffix; without a path, it does nothing."""
+    if path is None:
+        return
+    from audit.report import style
+    from audit.storage import files
 
-        place = errors.path("path", path)
-        files.write_whole(place, style.find_format("path", place)(figure))
+    place = errors.path("path", path)
+    write_format = style.find_format("path", place)
+    files.write_whole(place, write_format(figure))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +240,7 @@ class Grid:
 
     Attributes:
       varied: the names of the varied settings, in order.
-      values: the values of the varied settings of each audit.
+      values: for each audit, the values of the varied settings by name.
       results: the result of each audit.
 
     >>> import jax.numpy as jnp, numpy as np
@@ -268,11 +269,11 @@ class Grid:
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
         """Returns a figure of the proven epsilon over the first varied setting.
 
-        Other varied settings have a line each. If the seed varies, a line is the mean over seeds, and its
-        bars reach from the smallest to the largest value. Upper bounds are dotted.
+        There is a line for each combination of the other varied settings. If the seed varies, a line is the
+        mean over seeds, and its bars reach from the smallest to the largest value. Upper bounds are dotted.
 
         Args:
-          path: a .png, .pdf or .svg file for the figure; None for no file.
+          path: a .png, .pdf or .svg file to write, or None.
           width: the width in inches; 3.25 and 6.75 fit a column and a page.
 
         Raises:

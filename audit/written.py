@@ -1,6 +1,6 @@
 """Formats bounds and levels as text, and results as JSON.
 
-Lower bounds are rounded down and upper bounds up.
+Lower bounds are rounded down, and upper bounds are rounded up.
 """
 
 import decimal
@@ -45,7 +45,10 @@ def at_most_digits(value: float, digits: int = 4) -> str:
 
 
 def _round_digits(value: float, digits: int, rounding: str) -> str:
-    """Returns a number in the format "g", rounded by a mode of the module decimal."""
+    """Returns a number in the format "g" with `digits` significant digits.
+
+    `rounding` is a rounding mode of the module decimal.
+    """
     if not math.isfinite(value):
         return f"{value:g}"
     context = decimal.Context(prec=digits, rounding=rounding)
@@ -54,7 +57,7 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a finite number, or None for infinity, NaN and None, which JSON cannot represent."""
+    """Returns a finite number unchanged, and None for infinity and NaN, which JSON cannot represent."""
     if value is None or not math.isfinite(value):
         return None
     return value
@@ -63,7 +66,7 @@ def finite(value: float | None) -> float | None:
 def write_json(content: Any, indent: int | None = None) -> str:
     """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 
-    Numbers may be NumPy's. `indent` is the number of spaces per level; None for a single line.
+    Numbers may be NumPy's. `indent` is the number of spaces per level; with None, the text is a single line.
 
     >>> from audit.written import write_json
     >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
@@ -73,7 +76,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 def _replace_infinities(value: Any) -> Any:
-    """Returns nested dicts and lists with None for every number that is not finite."""
+    """Returns nested dicts and lists with None in place of infinity and NaN."""
     if isinstance(value, Mapping):
         return dict(zip(value, map(_replace_infinities, value.values()), strict=True))
     if isinstance(value, list | tuple):
@@ -112,15 +115,15 @@ def show_risk(confidence: float) -> str:
     return _format_percent(1 - Decimal(show_level(confidence)))
 
 
-def _format_percent(share: Decimal) -> str:
-    """Returns a share in percent, without trailing zeros."""
-    return f"{(100 * share).normalize():f}%"
+def _format_percent(fraction: Decimal) -> str:
+    """Returns a fraction in percent, without trailing zeros."""
+    return f"{(100 * fraction).normalize():f}%"
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns the text, or its beginning and an ellipsis, in at most `width` characters."""
+    """Returns a text, or its beginning and an ellipsis if it has more than `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":
+    if words == "...":  # the first word alone is too long
         return f"{text[: width - 3]}..."
     return words
 

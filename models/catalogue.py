@@ -407,13 +407,13 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
         padding=0,
     ),
     "emnist_cnn": FederatedTask(
-        description="CNN on EMNIST's writers (--data_file)",
+        description="CNN on EMNIST's writers (--data)",
         load=partial(read_clients, EMNIST),
         make=partial(_make_lazily("convolutional:emnist_cnn"), EMNIST.shape),
         file="emnist",
     ),
     "word_lstm": FederatedTask(
-        description="LSTM on Stack Overflow's users (--data_file)",
+        description="LSTM on Stack Overflow's users (--data)",
         load=partial(read_clients, STACKOVERFLOW),
         make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",

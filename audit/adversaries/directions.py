@@ -83,6 +83,7 @@ class OneShotCanaries(AdversaryFields):
     all_in: bool = described(
         "one_shot: insert all canaries of a single run, without coins, as the paper does.",
         default=False,
+        has_flag=False,
     )
 
     def __post_init__(self) -> None:

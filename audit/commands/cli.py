@@ -253,14 +253,15 @@ def define_out(help: str) -> None:
 
 
 def define_sources() -> None:
-    """Defines the flags --data_file and --tfds_dir, the sources of data."""
-    flags.DEFINE_string("data_file", None, "The data as a file, instead of a download.")
-    flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder with the data.")
+    """Defines the flag --data, the user's data."""
+    flags.DEFINE_string(
+        "data", None, "A file or a prepared TFDS folder with the data, instead of a download."
+    )
 
 
 def sources() -> Sources:
-    """Returns the sources of data in the flags."""
-    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir)
+    """Returns the user's data in the flag --data."""
+    return Sources(flags.FLAGS.data)
 
 
 def folder() -> Path:

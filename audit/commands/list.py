@@ -82,7 +82,7 @@ def _describe_audits(root: Path) -> "list[Subject]":
         subjects.describe_setting, delta=FLAGS.delta, confidence=FLAGS.confidence
     )
     if FLAGS.setting not in (None, "all"):
-        folders = index.settings(root)
+        folders = index.list_stores(root)
         chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
         return [*map(describe, dict.fromkeys(chosen))]
     folders, messages = make.audits(root)

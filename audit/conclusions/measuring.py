@@ -24,7 +24,7 @@ from audit.training.rehearsal import Effort
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
     """Measures the steps of a zoo model in `runs` training runs, unless the store has enough."""
     game = build.build(setting, dataset)
-    clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
+    clipped_sum = build.make_dpsgd(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
     measure(store, setting, game, clipped_sum, runs, kinks)
 

@@ -1,4 +1,4 @@
-"""The libraries for training, which pip installs only with the extra `train`."""
+"""Checks for the libraries for training, which pip only installs with the extra `train`."""
 
 import importlib.util
 import shlex
@@ -13,9 +13,9 @@ _LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
-    """Raises InputError if a library that `function` needs is not in the environment.
+    """Raises InputError if a library for training, which the public function `function` needs, is missing.
 
-    `extras` are the package's extras that install it, comma-separated.
+    `extras` are the package's extras that install the libraries, separated by commas.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
     if message:
@@ -23,9 +23,11 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns a message on a missing library and its installation; "" without a missing library.
+    """Returns a message about the first missing library for training; "" if all are installed.
 
-    `need` has the words before the library's name, such as "`audit_loss` trains with".
+    Args:
+      need: the words before the library's name, such as "`audit_loss` trains with".
+      extras: the package's extras that install the library.
     """
     for library in _LIBRARIES:
         if importlib.util.find_spec(library.lower()) is None:

@@ -1,4 +1,4 @@
-"""Cores, the setup of JAX for commands, and the progress bar. Importing this does not start JAX."""
+"""Cores, the setup of JAX for commands, and the progress bar. Importing this module does not load JAX."""
 
 import contextlib
 import functools
@@ -22,11 +22,12 @@ def cores() -> int:
 
 @functools.cache
 def prepare_jax(cpu_devices: int = 0) -> None:
-    """Configures JAX before it starts a device: full float32 and a cache of compiled programs.
+    """Configures JAX before it starts a device: full float32, and a cache of compiled programs.
 
-    A message on stderr reports a cache that can't be made.
+    If the cache's folder can't be made, a line on stderr reports this.
 
-    `cpu_devices` is the number of devices that JAX makes of a CPU; 0: one for each core.
+    Args:
+      cpu_devices: the number of devices that JAX makes of a CPU; 0 for one per core.
 
     Raises:
       InputError: JAX finds no device.
@@ -35,8 +36,8 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
     count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
-    # Runs are spread over the devices, so a product needs one thread. Vectors of 512 bits save up to 14% of
-    # time over 256 bits. The user's flags override these.
+    # Runs are spread over the devices, so a matrix product needs only one thread. Vectors of 512 bits save up
+    # to 14% of the time. The user's flags come last and override these.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
@@ -48,7 +49,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cache / "hidden-state-audit" / "jax"
         try:
-            # Only for the user, because JAX runs these programs.
+            # Only the user may write there, because JAX runs these programs.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)
         except OSError as error:
@@ -68,9 +69,9 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         raise InputError(f"{problem}; unset it, or set it to cpu") from None
 
 
-# Called with the number of trained runs since the last call, which may be a fraction.
+# (the number of runs trained since the last call, which may be a fraction)
 Progress = Callable[[float], object]
-# Called with (0, 0) after compilation, and with (runs, steps) after each segment.
+# (runs, steps) of a finished segment; (0, 0) after compilation
 SegmentProgress = Callable[[int, int], object]
 
 
@@ -79,12 +80,13 @@ def bar(
     count: int,
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
-    has_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
-    """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
+    """Shows a progress bar on stderr, and yields the function that advances it by a number of runs.
 
-    `count` is the number of runs to train; 0 shows no bar. The bar is filled at the end unless `has_stopped`
-    reports that training stopped early.
+    Args:
+      count: the number of runs to train; 0 shows no bar.
+      describe: () -> the text before the bar; until the first call of the yielded function it is "compiling".
+      unit: the plural of what the bar counts.
     """
     from tqdm import tqdm
 
@@ -103,5 +105,3 @@ def bar(
 
         yield progress
         line.set_description_str(describe(), refresh=False)
-        if not has_stopped():
-            line.update(count - line.n)  # rounding may leave a part of a run

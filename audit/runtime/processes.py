@@ -1,4 +1,4 @@
-"""Worker processes that ignore Ctrl-C and end with their parent, even if it is killed."""
+"""Worker processes that ignore Ctrl-C and end with their parent, even if the parent is killed."""
 
 import contextlib
 import multiprocessing
@@ -24,16 +24,17 @@ def in_order(
 ) -> Iterator[Result]:
     """Yields function(task) for each task, in the order of the tasks, computed in several processes.
 
-    The function is from an importable module, and tasks are picklable. One process is only this process.
+    The function must be importable, and tasks and results picklable. With `processes` 1, this process
+    computes.
 
     Raises:
-      InputError: a process dies.
+      InputError: a worker process dies.
     """
     all_tasks = list(tasks)
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Chunks reduce overhead. Every process gets one, and small chunks return results early.
+    # Large chunks cost less overhead, but every process needs a chunk, and results should come early.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -44,9 +45,9 @@ def in_order(
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Yields (task, function(task)) in the order of completion.
+    """Yields (task, function(task)) in the order of completion, computed in other processes.
 
-    Arguments and errors are those of `in_order`, but this process does not compute.
+    Arguments and errors are those of `in_order`.
     """
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -57,7 +58,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool, and kills its processes at the end; raises InputError if one of them dies."""
+    """Yields a pool of processes, and kills them after the block; raises InputError if one has died."""
     pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
         yield pool
@@ -65,7 +66,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     except BrokenProcessPool:
         fix = "free memory, or use fewer processes"
         raise InputError(f"a process of the pool died: {fix}") from None
-    finally:  # after a proper end, `_processes` is None
+    finally:  # `_processes` is None after `shutdown`
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
@@ -73,7 +74,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Blocks Ctrl-C for processes that start in the block."""
+    """Lets processes that start in the block ignore Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -87,8 +88,8 @@ def _attach_to_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """Waits for the parent's end, and ends this process; `sys.exit` would only end this thread."""
+    """Waits for the end of the parent, and then ends this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
-    os._exit(1)
+    os._exit(1)  # `sys.exit` would only end this thread

@@ -1,4 +1,4 @@
-"""The catalogue of adversaries. Importing it starts no JAX."""
+"""The catalogue of adversaries. Importing this module does not load JAX."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,17 +11,19 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-ADVERSARIES: dict[str, type[AdversaryFields]] = {
-    GcS.name: GcS,
-    GcR.name: GcR,
-    CotS.name: CotS,
-    SphereFields.name: SphereFields,
-    OneShotCanaries.name: OneShotCanaries,
-    RandomExamples.name: RandomExamples,
-    Loss.name: Loss,
-    Poisoned.name: Poisoned,
-    ClipBkd.name: ClipBkd,
-}
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in (
+    GcS,
+    GcR,
+    CotS,
+    SphereFields,
+    OneShotCanaries,
+    RandomExamples,
+    Loss,
+    Poisoned,
+    ClipBkd,
+):
+    ADVERSARIES[_kind.name] = _kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,27 +31,27 @@ class OwnAdversary(AdversaryFields):
     """The fields of a custom adversary.
 
     Attributes:
-      label: the name of its function.
-      computes: the SHA-256 of its computations, which identifies it in the store.
+      label: the name of the function that made it.
+      computes: the SHA-256 of its compiled functions, which identifies it in the store.
     """
 
     name: ClassVar[str] = "own"
     description: ClassVar[str] = (
-        "An adversary of the caller's own, which is not described here: what it inserts is clipped like "
-        "anything else, and its score sees what its own functions see."
+        "A custom adversary, without a description here. Its canaries are clipped like all gradients, and "
+        "its score sees what its functions see."
     )
     label: str
     computes: str
 
     @property
     def view(self) -> str:
-        # The hash does not show whether there is an observer.
+        """Returns a sentence on the models that the adversary sees, for a report."""
         return (
-            "The adversary sees the final model, and the model after every step if its author gave it an "
-            "observer; this page does not know."
+            "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
+            "sees the model after every step."
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:
         raise InputError(
-            f"`adversary={self.label}` is a caller's own: give it to audit.audit_loss again"
+            f"`adversary={self.label}` is a custom adversary: give it to audit.audit_loss again"
         )

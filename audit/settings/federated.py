@@ -1,4 +1,4 @@
-"""The setting of a federated audit. Importing it starts no JAX."""
+"""The setting of a federated audit. Importing this module does not load JAX."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -13,15 +13,15 @@ MIN_CANARIES = 100
 MAX_ROUNDS = 1_000_000
 MAX_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# Adaptive clipping (Andrew et al., 2021): the deviation of the noise on the count of updates within C, as a
-# share of the cohort, and the rate eta at which C adapts.
-_COUNT_SHARE = 0.05
+# The recommendations of Andrew et al. (2021) for adaptive clipping: the standard deviation of the noise on
+# the count of updates within C, as a fraction of the cohort, and the rate at which C adapts.
+_COUNT_NOISE = 0.05
 _QUANTILE_RATE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class FederatedTraining:
-    """The clients and the hyperparameters of DP-FedAvg; settings of audits add canaries and an attack."""
+    """The clients and the hyperparameters of DP-FedAvg, without canaries and attack."""
 
     model: str = described("A model and its clients; see below.", default="two_layer", always=True)
     clients: int = described(
@@ -59,11 +59,11 @@ class FederatedTraining:
 
 @dataclasses.dataclass(frozen=True)
 class FederatedSetting(FederatedTraining):
-    """The setting of one federated audit; its identity in the store leaves out fields at their defaults."""
+    """The setting of a federated audit; its identity in the store leaves out fields at their defaults."""
 
     momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     quantile: float = described(
-        "Share of updates that an adaptive C does not clip; 0: C is fixed.",
+        "Fraction of updates that an adaptive C does not clip; 0: C is fixed.",
         default=0.0,
         least=0,
         below=1,
@@ -89,13 +89,16 @@ def federated_identity(setting: FederatedSetting, data: str) -> dict[str, Any]:
 
 
 def validate_federated(setting: FederatedSetting) -> None:
-    """Raises InputError for a value out of range; limits by the clients' data are checked later."""
+    """Raises InputError for a value out of range.
+
+    Limits that depend on the clients' data are checked when the game is built.
+    """
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
 
-    # This bounds the memory.
+    # The arrays of each round's clients and canaries must fit into memory.
     places = rounds * max(setting.cohort, setting.canaries)
     require(
         places <= MAX_PLACES,
@@ -104,7 +107,7 @@ def validate_federated(setting: FederatedSetting) -> None:
 
 
 class RoundNoise(NamedTuple):
-    """The noise of a round of DP-FedAvg, and the adaptation of its clipping norm C.
+    """The noise of a round of DP-FedAvg, and the adaptation of the clipping norm C.
 
     Attributes:
       multiplier: the standard deviation of the noise on the sum of updates, as a multiple of C.
@@ -121,12 +124,12 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
-    within C. The noise on the sum is then larger, for the same privacy cost.
+    within C. At the same privacy cost, the sum of updates then needs more noise.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    on_count = _COUNT_SHARE * setting.cohort * (setting.noise_multiplier > 0)
+    on_count = _COUNT_NOISE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, _QUANTILE_RATE)

@@ -1,6 +1,6 @@
-"""Fields of settings, each declared once by `described` with its default, help and limits.
+"""Fields of settings. `described` declares each field once, with its default, help and limits.
 
-Flags, `--help`, validation, keywords and identities in the store follow from it.
+Flags, `--help`, validation, keywords and the identity in the store follow from this declaration.
 """
 
 import dataclasses
@@ -9,21 +9,23 @@ import math
 import re
 from typing import Any, NamedTuple, get_type_hints
 
-from audit.errors import require, require_type, shown
+from audit.errors import InputError, require_type, shown
 
-AUTO = "auto"  # a flag's value for the model's own number
+AUTO = "auto"  # the value of a field that stands for the model's own number
 MAX_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The allowed values of a field: one of some texts, or a number between bounds.
+    """The allowed values of a field: certain texts, or the numbers between bounds.
 
     Attributes:
-      least, most: the smallest and the largest allowed number.
-      above, below: excluded bounds.
+      least: the smallest allowed number.
+      most: the largest allowed number.
+      above: numbers must be larger than this.
+      below: numbers must be smaller than this.
       choices: the allowed texts; if empty, every text is allowed.
-      zero_too: whether 0 is also allowed.
-      numbers_too: whether whole numbers from 1, as text, are also allowed.
+      zero_too: True if 0 is also allowed.
+      numbers_too: True if whole numbers from 1, as text, are also allowed.
     """
 
     least: float = -math.inf
@@ -35,7 +37,7 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def allow(self, value: Any) -> bool:
-        """Returns whether a value is allowed."""
+        """Returns True if a value, a text or a number, is allowed."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
@@ -46,18 +48,17 @@ class FieldLimits(NamedTuple):
         return is_between
 
     def __str__(self) -> str:
-        """Returns the advice in an error message, such as "give 1 to 10"."""
+        """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        least, most, above, below = map(_format_bound, self[:4])
-        bounds = f"at least {least}"
+        bounds = f"at least {_format_bound(self.least)}"
         if self.above > -math.inf:
-            bounds = f"a number above {above}"
+            bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
-            bounds = f"{least} to {most}"
+            bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
         if self.below < math.inf:
-            bounds += f", below {below}"
+            bounds += f", below {_format_bound(self.below)}"
         zero = "0, or " if self.zero_too else ""
         return f"give {zero}{bounds}"
 
@@ -69,12 +70,12 @@ class Field(NamedTuple):
       name: its keyword.
       flag: its flag, without dashes.
       kind: the type of its values.
-      default: None means that the model decides, or that the field stays unset.
+      default: its default; None if it depends on the model, or if the field is unset by default.
       help: its line in --help.
       limits: its allowed values.
-      always: whether every identity includes it, even at its default.
-      auto: whether its flag also takes `auto`.
-      has_flag: whether it has a flag; otherwise it is only a keyword in Python.
+      always: True if identities in the store include it even at its default.
+      auto: True if its flag also takes the value `auto`.
+      has_flag: False if it is only a keyword in Python.
     """
 
     name: str
@@ -88,9 +89,10 @@ class Field(NamedTuple):
     has_flag: bool = True
 
     def require(self, value: Any) -> None:
-        """Raises InputError for a value that is not allowed; the message has the field, value and limits."""
-        unknown = " is unknown" if self.limits.choices else ""
-        require(self.limits.allow(value), f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
+        """Raises InputError if a value is not allowed."""
+        if not self.limits.allow(value):
+            unknown = " is unknown" if self.limits.choices else ""
+            raise InputError(f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
 def described(
@@ -110,15 +112,23 @@ def described(
       help_text: the field's line in --help.
       default: the dataclass's default. Identities in the store leave out a field at this value, so it must
         never change.
-      usual: for a field without `default`, the value if its flag or keyword is not given. Identities
-        include it.
+      usual: for a field without `default`, the value if neither its flag nor its keyword is given. Identities
+        include it, so it may change.
       flag: the flag's name, if it differs from the field's.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.
     """
-    allowed = FieldLimits(**limits)
-    # `declared` adds name and type.
-    field = Field("", flag, object, usual, help_text, allowed, always, auto, has_flag)
+    field = Field(
+        name="",  # `declared` fills in the name and the type
+        flag=flag,
+        kind=object,
+        default=usual,
+        help=help_text,
+        limits=FieldLimits(**limits),
+        always=always,
+        auto=auto,
+        has_flag=has_flag,
+    )
     return dataclasses.field(default=default, metadata={"field": field})
 
 
@@ -126,7 +136,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # also from text
+    kinds = get_type_hints(kind)  # annotations may be text
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -144,22 +154,24 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting or a part of one, by field.
+    """Returns the values that identify a setting, or a part of one, by field.
 
-    A field at its default is left out, unless it is declared with `always`.
+    `part` is a dataclass. A field at its default is left out, unless it is declared with `always`.
     """
     known = declared(part.__class__)
     identity = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        if is_always_in or value != field.default:  # no value equals MISSING
+        if (
+            is_always_in or value != field.default
+        ):  # without a default, this is MISSING, so they differ
             identity[field.name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
+    """Raises InputError for the first field of a setting, or of its parts, with a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):
@@ -173,13 +185,12 @@ def require_fields(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns whether a value is text of a whole number from 1, with up to 9 digits and no leading 0."""
+    """Returns True for the text of a whole number from 1, with up to 9 digits and no leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it: "10,000" or "1e-6"."""
+    """Returns a bound as people write it, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
     if isinstance(number, int):
         return f"{number:,}"
-    # 1e-06 becomes 1e-6.
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

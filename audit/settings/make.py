@@ -11,12 +11,7 @@ from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import INDEPENDENT, pin_file
 from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
-from audit.settings.fields import (
-    AUTO,
-    Field,
-    FieldLimits,
-    declared,
-)
+from audit.settings.fields import AUTO, Field, FieldLimits, declared
 from audit.settings.setting import (
     FIRST,
     KNOWN,
@@ -41,39 +36,60 @@ from audit.written import counted
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields that describe a kind of setting, by name.
 
-    An audit's setting has the fields of all its parts and adversaries, and `insertions`.
+    An audit's `Setting` has a model, an adversary, `insertions`, and the fields of all its parts and all
+    adversaries. Any other kind has the fields that it declares.
     """
     if kind is not Setting:
         return declared(kind)
-    models: dict[str, list[str]] = {}
-    for name, row in tasks().items():
+    models: dict[str, list[str]] = {}  # by data set
+    for (
+        name,
+        row,
+    ) in tasks().items():  # `sizes` has the names of a model that comes in several sizes
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    found = {}
-    text = f"{'; '.join(by_data)}."
-    limits = FieldLimits(choices=tuple(tasks()))
-    found["model"] = Field("model", "model", str, "fcnn", text, limits)
-    text = f"{'; '.join(canaries)}."
-    limits = FieldLimits(choices=tuple(ADVERSARIES))
-    found["adversary"] = Field("adversary", "adversary", str, "gc_s", text, limits)
-    text = "Insertions; training takes insertions * k steps."
-    limits = FieldLimits(least=1, most=MAX_STEPS)
-    found["insertions"] = Field("insertions", "insertions", int, 250, text, limits)
+    own_fields = (
+        Field(
+            name="model",
+            flag="model",
+            kind=str,
+            default="fcnn",
+            help=f"{'; '.join(by_data)}.",
+            limits=FieldLimits(choices=tuple(tasks())),
+        ),
+        Field(
+            name="adversary",
+            flag="adversary",
+            kind=str,
+            default="gc_s",
+            help=f"{'; '.join(canaries)}.",
+            limits=FieldLimits(choices=tuple(ADVERSARIES)),
+        ),
+        Field(
+            name="insertions",
+            flag="insertions",
+            kind=int,
+            default=250,
+            help="Insertions; training takes insertions * k steps.",
+            limits=FieldLimits(least=1, most=MAX_STEPS),
+        ),
+    )
+    found = {field.name: field for field in own_fields}
     for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """Returns a setting of one of the repository's models, from values as in `make_setting`.
+    """Returns a setting of one of the repository's models, from values by field or flag as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-    `canaries="auto"` means the catalogue's number for the model: its fresh directions if the adversary draws
-    directions, otherwise its canaries.
+    `canaries="auto"` stands for the catalogue's number for the model, which is another one if the adversary
+    draws directions for each run.
 
     Raises:
-      InputError: the model is unknown, or as in `make_setting`.
+      InputError: the model is unknown, or a value is wrong as in `make_setting`.
     """
     require_type("model", model, str)
     row = task(model)
@@ -85,7 +101,7 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def usual_insertions(model: str) -> int:
-    """Returns the default number of insertions of a model of the catalogue."""
+    """Returns the default number of insertions for one of the repository's models."""
     require_type("model", model, str)
     default: int = fields()["insertions"].default
     return task(model).insertions or default
@@ -94,17 +110,17 @@ def usual_insertions(model: str) -> int:
 def make_setting(
     model: str, usual: Mapping[str, Any], given: Mapping[str, Any], examples: int = 0
 ) -> Setting:
-    """Returns the setting of any model from values by field or flag.
+    """Returns the setting of any model, from values by field or flag.
 
     Args:
       model: the model's name.
-      usual: the model's defaults by field; None for a default that all models share.
-      given: values by name; None means the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: there are then insertions * periodicity steps. Without either, the
+      usual: the model's own defaults by field. Other fields have the default that all models share.
+      given: values by name; None stands for the default. `adversary` is a name or an `AdversaryFields`.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
         other adversaries are checked, but not used.
-      examples: the number of examples in the data, or 0 if unknown, for the length of an epoch if the sampler
-        is given without a number.
+      examples: the number of examples in the data, or 0 if unknown. It gives the length of an epoch if the
+        sampler has no number.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -124,13 +140,13 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    # The batch size is not checked yet.
+    # The batch size is checked later, and may be 0 here.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
-    # Settings with the same meaning get the same identity.
+    # Settings with the same meaning must get the same identity: 1 is first, k is last, and last if k = 1.
     names = {"1": FIRST, str(periodicity): LAST}
     names[FIRST] = names["1"]
     values["insert"] = names.get(values["insert"], values["insert"])
@@ -143,7 +159,7 @@ def make_setting(
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
     def fill(kind: type, *parts: Any) -> Any:
-        """Returns a part of the setting with the values of its fields."""
+        """Returns a dataclass of this kind: `parts`, then the values of the fields that it declares."""
         names = declared(kind)
         return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
 
@@ -155,9 +171,9 @@ def make_setting(
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the checked values by field, except those that are None.
+    """Returns the given values by field, checked, without those that are None.
 
-    A name may be a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
+    A name may be a field or a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
     """
     by_flag = {}
     for field in fields().values():
@@ -184,10 +200,10 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting of a config, a dict from `setting.identity`; missing fields have their defaults.
+    """Returns the setting with this identity (`setting.identity`); missing fields have their defaults.
 
     Raises:
-      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or the scores
+      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or its scores
         come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
@@ -197,7 +213,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Identities have only the sampler's number; !r writes all its digits.
+    # Identities have these samplers as numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -221,8 +237,8 @@ class StoredConfig(NamedTuple):
 
     Attributes:
       setting: the setting of the audit.
-      data: the checksum of the training data, if known.
-      model: the checksum of a custom model; None for the repository's models.
+      data: the checksum of the training data; None if the config does not have one.
+      model: the checksum of a custom model; None for one of the repository's models.
     """
 
     setting: Setting
@@ -231,7 +247,7 @@ class StoredConfig(NamedTuple):
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses the content of a config.json; returns None unless it describes a valid audit."""
+    """Returns the parsed content of a config.json, or None if it does not describe a valid audit."""
     try:
         if config["experiment"] != "audit":
             return None
@@ -243,7 +259,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
 
 def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
-    """Returns the store of an audit in a folder, and its config; raises InputError for another folder."""
+    """Returns the store and the config of the audit in a folder; raises InputError if there is none."""
     store = Store.at(folder)
     audited = parse_config(store.config())
     if audited is None:
@@ -252,14 +268,14 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 
 
 def audits(root: Path) -> tuple[list[Path], list[str]]:
-    """Returns the folders of audits with scores under a root, newest first, and messages on other folders.
+    """Returns the folders of audits with scores under a root, the newest first, and messages.
 
-    Raises InputError if the root can't be read.
+    The messages are about folders without a readable audit. Raises InputError if the root can't be read.
     """
     folders = []
     messages = []
     others = 0
-    for folder in index.settings(root):
+    for folder in index.list_stores(root):
         try:
             config = parse_config(Store.at(folder).config())
         except InputError as error:
@@ -284,7 +300,8 @@ def open_store(
 ) -> Store:
     """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
-    `out` is the root of all stores. `model` is the checksum of a custom model.
+    `out` is the folder of all stores, `experiment` the name of what is done with the setting, and `model` the
+    checksum of a custom model.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))
@@ -293,15 +310,12 @@ def open_store(
 def find_store(
     out: Path, setting: Setting, dataset: Dataset, model: str | None = None
 ) -> Store | None:
-    """Returns the store that `open_store` would open, if it exists; makes no folder."""
-    config = _make_config(setting, dataset, "audit", model)
-    if not Store.exists(out, config):
-        return None
-    return Store(out, config)
+    """Returns the store that `open_store` would open, or None if it does not exist."""
+    return Store.find(out, _make_config(setting, dataset, "audit", model))
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1."""
+    """Returns the beginning of a store's name, such as fcnn-gc_r-k5-seed1."""
     words = []
     if experiment != "audit":
         words.append(experiment)
@@ -312,8 +326,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
 
     k = setting.schedule.periodicity
     if k != 1:
-        is_last = setting.schedule.place == k
-        insert = "" if is_last else setting.schedule.insert
+        insert = "" if setting.schedule.place == k else setting.schedule.insert
         words.append(f"k{k}{insert}")
     if setting.seed:
         words.append(f"seed{setting.seed}")
@@ -323,7 +336,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns the content of a store's config: the setting's identity, and the checksums."""
+    """Returns the content of a store's config: the setting's identity and the checksums."""
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

@@ -1,7 +1,7 @@
-"""An audit's setting: everything that determines a run's scores, except the data.
+"""The setting of an audit: everything that determines a run's scores, except the data.
 
-The store identifies it by `identity`, which leaves out defaults: a further field changes no stored name.
-Importing it starts no JAX.
+Stores are named after `identity`, which leaves out defaults. So a further field does not change the names of
+existing stores. Importing this module does not load JAX.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
-# With this share of the noise's square by genuine gradients, SGD's cosines are at most 2% smaller without
-# the expected model.
+# The largest squared ratio of the movement by genuine gradients to the noise for which a rehearsal is not
+# worth its time: SGD's cosines are then at most 2% smaller without it.
 _MAX_DRIFT = 0.04
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
@@ -33,8 +33,8 @@ PRECISIONS = ("float32", "tf32")
 LAST = "last"
 FIRST = "first"
 
-# Samplers choose the steps of inserted canaries, by the text of the field `sampler`. The adversary knows the
-# steps only with `every` and `known`.
+# The field `sampler` is text that says how the steps of an inserted canary are chosen. The adversary knows
+# these steps only with `every` and `known`.
 #
 #     every               every inserting step of the schedule
 #     poisson:0.01        each of these steps with probability 0.01, by a coin for each canary
@@ -68,13 +68,8 @@ class Sampling(NamedTuple):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the adversary does not know which steps take a canary."""
+        """True if the adversary does not know which steps have a canary."""
         return self.name not in (EVERY, KNOWN)
-
-    @property
-    def chance(self) -> float:
-        """The probability that a step of the schedule has an inserted canary."""
-        return 1 / self.batches if self.batches else self.rate
 
     def __str__(self) -> str:
         """Returns the sampler as text; `read_sampler` is the inverse."""
@@ -101,8 +96,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Args:
       text: a sampler's name, or its name, a colon and a number: the rate of `poisson`, the number of steps of
         `known`, the number of batches in an epoch of any other sampler.
-      batches: the number of batches in an epoch of the data, or 0 if unknown; used if the text has no number.
-        The rate of `poisson` is then 1 / batches. `known` needs a number.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. Texts without a number use it:
+        the rate of `poisson` is then 1 / batches. `known` needs a number.
 
     Raises:
       InputError: the text is not a sampler.
@@ -117,25 +112,23 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if not number:
         if batches < 2 or name == KNOWN:
             raise wrong
-        number = str(batches)
         if name == POISSON:
-            number = repr(1 / batches)
+            return Sampling(POISSON, rate=1 / batches)
+        return Sampling(name, batches=batches)
     if name == POISSON:
         try:
             rate = float(number)
         except ValueError:
             raise wrong from None
         require(0 < rate <= 1, f"{wrong}; a rate is above 0, at most 1")
-        if rate == 1:
+        if rate == 1:  # every step
             return Sampling()
         return Sampling(POISSON, rate=rate)
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
-    if name == KNOWN and count == 0:
-        return Sampling()
     if name == KNOWN:
-        return Sampling(KNOWN, times=count)
+        return Sampling(KNOWN, times=count) if count else Sampling()
     require(count >= 2, f"`sampler={text}`: give at least 2 batches an epoch")
     return Sampling(name, batches=count)
 
@@ -209,7 +202,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of a single audit; `model` is the name of a task or of a custom model."""
+    """The setting of an audit; `model` is the name of a custom model or of one of the repository."""
 
     model: str
     adversary: AdversaryFields
@@ -238,9 +231,10 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of insertions of a canary: of epochs with a sampler by epochs.
+        """The number of insertions of a canary in a run.
 
-        With Poisson sampling, this is the number of steps that may insert it.
+        With Poisson sampling, it is the number of steps that may insert the canary. With a sampler by epochs,
+        it is the number of epochs.
         """
         sampling = self.sampling
         if sampling.times:  # `known`
@@ -252,7 +246,10 @@ class Setting:
 
     @functools.cached_property
     def noise_steps(self) -> float:
-        """The variance of the sum of all steps' noise, in units of that of a step's raw noise."""
+        """The variance of the sum of all steps' noise, in units of the variance of a step's raw noise.
+
+        It is the number of steps if the noise of different steps is independent.
+        """
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
             return steps
@@ -260,23 +257,23 @@ class Setting:
         return float(np.sum(weights**2))
 
     def is_rehearsed(self, parameters: int) -> bool:
-        """Returns whether scores of directions in this number of parameters need a rehearsal.
+        """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
-        A rehearsal is a training run without noise and canaries, with the expected final model. It is not
-        worth its time if genuine gradients move the model little next to the noise. Without noise, an
-        adaptive optimizer's steps are much longer, so its rehearsal only adds errors. The law of the scores
-        does not depend on this choice.
+        A rehearsal is a training run without noise and canaries. It predicts how far genuine gradients move
+        the model, and is not worth its time if they move it little compared with the noise. Without noise,
+        the steps of an adaptive optimizer are much longer, so a rehearsal would only add errors. The scores'
+        known distribution does not depend on this choice.
         """
         mechanism = self.mechanism
-        # In units of the learning rate times C: the most by which gradients move SGD's model, and the mean
-        # squared length of its noise.
+        # The largest distance by which gradients move SGD's model, and the expected squared length of the
+        # noise, both in units of learning rate * C / batch size.
         drift = self.schedule.steps * mechanism.batch_size
         noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
         return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
 
     @property
     def composition(self) -> tuple[float, int, float]:
-        """(noise multiplier, insertions, sampling rate), an accountant's numbers for an upper bound."""
+        """The arguments of `Composition`: (noise multiplier, insertions, sampling rate)."""
         return self.mechanism.noise_multiplier, self.insertions, self.sampling.rate
 
 
@@ -309,7 +306,7 @@ def flat(setting: Setting) -> dict[str, Any]:
 
 
 def summary(setting: Setting, runs: int) -> str:
-    """Returns a line that describes an audit."""
+    """Returns a line that describes an audit of this many runs."""
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
     mechanism = setting.mechanism
     return (
@@ -322,18 +319,21 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    Limits by the data are checked when the game is built. `delta` is that of the upper bound on epsilon that
-    Poisson sampling needs.
+    Without `runs`, their number is not checked. `delta` is that of epsilon, because Poisson sampling has an
+    upper bound only for some delta. Limits that depend on the data are checked when the game is built.
     """
     require_fields(setting)
     steps = setting.schedule.steps
     k = setting.schedule.periodicity
-    too_long = (
-        f"`periodicity={k}` exceeds the {steps} training steps, so no canary would be inserted"
+    require(
+        k <= steps,
+        f"`periodicity={k}` exceeds the {steps} training steps, so no canary would be inserted: lower it "
+        "or add steps",
     )
-    require(k <= steps, f"{too_long}: lower it or add steps")
-    choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
-    require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
+    require(
+        setting.schedule.place <= k,
+        f"`insert={setting.schedule.insert}`: choose last, first, or one of 1 to {k}, the steps of a period",
+    )
 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
@@ -355,15 +355,15 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 
 
 def _validate_runs(setting: Setting, runs: int) -> None:
-    """Raises InputError for a number of runs that is out of range, or does not fit the canaries.
+    """Raises InputError if the number of runs is out of range or does not fit the canaries.
 
-    One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries, some in
-    and others out. Shared canaries without coins need exactly one run: their scores are compared with a
-    known law.
+    One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries. Canaries
+    that are the same in all runs and always inserted need exactly one run, whose scores are compared with a
+    known distribution.
     """
     adversary = setting.adversary
     canaries = setting.canaries
-    if adversary.any_time:
+    if adversary.any_time:  # each run draws its own canaries
         require_runs(runs, 1)
         return
     require_runs(runs, 1 if canaries > 1 or adversary.inserts_all else 2)
@@ -397,14 +397,13 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         f"{given}: `periodicity` and `insert` choose steps too: drop them",
     )
     if sampling.name == KNOWN:
-        # Dealt evenly to the steps, a single canary would get evenly spaced steps, as with `periodicity`.
+        # A single canary would be inserted at evenly spaced steps, which `periodicity` already offers.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
     # In a part of an epoch, chance would decide whether a canary is inserted.
-    is_whole = steps % sampling.batches == 0
     require(
-        is_whole,
+        steps % sampling.batches == 0,
         f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
     )
 
@@ -415,7 +414,7 @@ def require_noise(sigma: float) -> None:
 
 
 def require_runs(runs: int, least: int) -> None:
-    """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
+    """Raises InputError unless the number of runs is from `least` to MAX_RUNS."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

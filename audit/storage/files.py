@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Reads files, and writes them whole or not at all."""
 
 import contextlib
 import hashlib
@@ -13,28 +13,31 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the process's number
+_TEMPORARY = re.compile(
+    r"\..+\.(\d{1,9})-[0-9a-f]{8}"
+)  # names from `replacing`; the group is a process
 _OTHER_FOLDER = "name another folder with `out`"
 
 
 class CannotWriteError(InputError):
-    """The error that a folder or disk can't be written."""
+    """A file or folder can't be written."""
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file atomically, by renaming a temporary one, and returns its path; makes missing folders.
+    """Writes a file atomically, makes missing folders, and returns the file's path.
 
-    Devices and pipes are written directly. Raises CannotWriteError with the advice `fix`.
+    Devices and pipes can't be replaced by a file, so they are written directly. Raises CannotWriteError with
+    the advice `fix`.
     """
     with writing(path, fix):
         is_file = True
         with contextlib.suppress(FileNotFoundError):
-            is_file = stat.S_ISREG(path.stat().st_mode)
+            is_file = stat.S_ISREG(path.stat().st_mode)  # raises OSError for a loop of links
         if not is_file:
             path.write_bytes(content)
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside(path) as temporary, open(temporary, "wb") as file:
+        with replacing(path) as temporary, open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -48,11 +51,11 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _refuse(path, error) from None
+        raise _cannot_read(path, error) from None
 
 
-def _refuse(path: Path, error: OSError) -> InputError:
-    """Returns the error that a path can't be read."""
+def _cannot_read(path: Path, error: OSError) -> InputError:
+    """Returns the error for a path that can't be read."""
     return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")
 
 
@@ -61,24 +64,27 @@ def compute_sha256(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise _refuse(path, error) from None
+        raise _cannot_read(path, error) from None
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """Returns the sorted paths in a folder, if it exists; raises InputError if it can't be read."""
+    """Returns the sorted paths in a folder, or [] if it does not exist.
+
+    Raises InputError if it can't be read.
+    """
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise _refuse(folder, error) from None
+        raise _cannot_read(folder, error) from None
 
 
 @contextlib.contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """Yields a hidden path in the same folder, and renames it to `path` after the block.
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path in the same folder, and renames it to `path` after the block.
 
-    After an error in the block, it is removed instead.
+    After an error in the block, the temporary file is removed instead.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
@@ -90,20 +96,20 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes the temporary files of dead processes in a folder, and ignores errors."""
+    """Removes the temporary files that dead processes have left in a folder; ignores errors."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
             continue
-        with contextlib.suppress(PermissionError):  # somebody else's process
+        with contextlib.suppress(PermissionError):  # the process is alive, and another user's
             try:
-                os.kill(int(match[1]), 0)  # signal 0 only looks up the process
+                os.kill(int(match[1]), 0)  # signal 0 only checks that the process exists
             except ProcessLookupError:
                 remove(path)
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder with its content, and ignores errors."""
+    """Removes a file, or a folder with its content; ignores errors."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -112,7 +118,10 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
-    """Renames a damaged file, if possible, and reports this on stderr; `fix` is the tool's next action."""
+    """Renames an unusable file, if possible, and reports this on stderr.
+
+    `problem` is what is wrong with it, and `fix` what the caller does next.
+    """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"
     try:
@@ -124,7 +133,7 @@ def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Turns an OSError in the block into a CannotWriteError with the written path and advice."""
+    """Turns an OSError in the block into a CannotWriteError about `path` with the advice `fix`."""
     try:
         yield
     except OSError as error:

@@ -18,17 +18,18 @@ class Holdings(NamedTuple):
 
     Attributes:
       root: the folder of all stores.
-      stores: a setting's JSON, without the data's checksum -> its stores, one for each data set.
+      stores: the stores of each setting, one for each data set. The key is the setting's JSON without the
+        checksum of the data.
     """
 
     root: Path
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, a dict for JSON, if there is one; ignores its data's checksum.
+        """Returns the store of a setting on any data, if there is one.
 
         Raises:
-          InputError: there are several stores.
+          InputError: there are several stores, with different data.
         """
         stores = self.stores.get(_name(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
@@ -53,11 +54,17 @@ def holdings(root: Path) -> Holdings:
     return Holdings(root, stores)
 
 
-def settings(root: Path) -> list[Path]:
-    """Returns the folders with scores under a root, newest first; raises InputError if it can't be read."""
-    folders = [folder for folder in files.list_folder(root) if os.path.lexists(folder / CONFIG)]
-    times = {folder: newest_scores(folder) for folder in folders}
-    return sorted(filter(times.get, times), key=lambda folder: (-times[folder], folder.name))
+def list_stores(root: Path) -> list[Path]:
+    """Returns the folders with scores under a root, the newest scores first.
+
+    Raises InputError if the root can't be read.
+    """
+    times = {}
+    for folder in files.list_folder(root):
+        # Also with a dangling link, which the reader of the config reports.
+        if os.path.lexists(folder / CONFIG) and (time := newest_scores(folder)):
+            times[folder] = time
+    return sorted(times, key=lambda folder: (-times[folder], folder.name))
 
 
 def _name(setting: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Reads scores of any framework: a table, an .npz file, one file for each world, or standard input.
+"""Reads scores of any framework: from a table, an .npz file, a file for each world, or standard input.
 
-Ambiguous cells are errors.
+Raises InputError for cells that can be read in two ways.
 """
 
 import itertools
@@ -21,6 +21,7 @@ from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, n
 
 Array = NDArray[np.float64]
 
+# The names of arrays and of groups of columns.
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
@@ -45,7 +46,7 @@ def describe_files(files: Sequence[Path]) -> str:
 def read_files(
     files: Sequence[Path], columns: Mapping[str, str] | None = None, one_run: bool = False
 ) -> Evidence:
-    """Returns the scores in a table or a .npz, in two files, or on standard input.
+    """Returns the scores in files as checked evidence.
 
     Arrays are (runs,) or (runs, canaries).
 
@@ -54,14 +55,14 @@ def read_files(
         a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries among fresh draws,
           `scores` and `fresh`, with an optional `seed` that breaks ties, or `ranks` and `fresh_draws`;
         a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
-        two files, .npy or tables with a column `score`: scores with and without the canary;
+        two files, .npy or tables with a column `score`: first scores with, then without the canary;
         STDIN, with CSV or JSON.
       columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
-      one_run: whether flat scores with presence are the canaries of a single run.
+      one_run: True if flat scores with presence are those of the canaries of a single run.
 
     Raises:
-      InputError: the files can't be read, or have no scores or too many.
+      InputError: the files can't be read, or do not have scores, or have too many.
     """
     names, signs = _parse_columns(columns or {})
     suffixes = {path.suffix.lower() for path in files}
@@ -79,7 +80,7 @@ def read_files(
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
     require(not (are_arrays and columns), f"{files[0]} has no columns: drop `columns`")
-    worlds = []
+    worlds = []  # scores with the canary, scores without
     for path in files:
         if are_arrays:
             worlds.append(_flatten(_read_arrays(path, ())["observed"]))
@@ -92,10 +93,13 @@ def read_files(
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
-    """Returns the scores of a table in memory.
+    """Returns the scores of a table in memory as checked evidence.
 
-    Its columns are score,in or score,presence (1 or 0), or in,out: scores with and without the canary.
-    `column` maps a name to values, (runs,) or (runs, canaries). `place` is the table's name, for messages.
+    Args:
+      place: the table's name, for messages.
+      names: the names of its columns: score,in or score,presence (1 or 0), or in,out: scores with and
+        without the canary.
+      column: (name) -> the values of a column, (runs,) or (runs, canaries).
 
     Raises:
       InputError: the table has other columns, or values that are not scores.
@@ -111,13 +115,14 @@ def read_cosines(
 
     Args:
       path: a .npz or .json file with one of
-          `observed`, (runs, K), or (K,) of a single run with optional `unobserved` cosines;
-          `in`, (runs, K), or (runs,) of a single canary a run;
-          `scores` and `presence`, (runs, K), or (K,) of a single run;
-        or a .npy file of a matrix (runs, K).
+          `observed`, (runs, K), or (K,) for a single run with optional `unobserved` cosines;
+          `in`, (runs, K), or (runs,) for a single canary per run;
+          `scores` and `presence`, (runs, K), or (K,) for a single run;
+        or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: whether a canary's cosine used the other canaries' directions.
-      in_order: whether rows are in the order of the runs' start. Bounds are then valid at any stopping time.
+      leave_one_out: True if the other canaries' directions were projected out before each cosine.
+      in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
+        time.
 
     Returns:
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
@@ -134,7 +139,7 @@ def read_cosines(
     with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
-        if cosines.ndim == 1 and name != "in":  # of a single run
+        if cosines.ndim == 1 and name != "in":  # a flat `in` has a canary of each run
             cosines = cosines[None]
         unobserved = None
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
@@ -147,11 +152,14 @@ def read_cosines(
 
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Returns ({our name: the file's name}, {our name: -1} of names after a minus)."""
+    """Splits the user's names of columns into names and signs.
+
+    Returns {our name: the file's name without a minus}, and {our name: -1} for names that had a minus.
+    """
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    scores = {"score", "scores", "out", "fresh"}
+    scores = {"score", "scores", "out", "fresh"}  # names of columns with scores
     if "out" in columns:
-        scores.add("in")
+        scores.add("in")  # without `out` it has 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
@@ -165,7 +173,10 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted arrays of a .npz file by our names; the arrays of ranks if it has fresh draws."""
+    """Returns the wanted arrays of a .npz file by our names.
+
+    A file with fresh draws or ranks has other arrays (_RANK_NAMES), which are returned without being wanted.
+    """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
         if {"fresh", "ranks", "fresh_draws"} & set(ours):
@@ -176,7 +187,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays of a .npz or .json file among `names`; the array of a .npy as `observed`."""
+    """Returns the arrays with these names in a .npz or .json file; a .npy file's array is `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         columns = tables.read_json_columns(path)
@@ -192,38 +203,42 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns (n, 1) as (n,), and other arrays as they are."""
+    """Returns an array (n, 1) as (n,), and other arrays unchanged."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     return values
 
 
 def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the evidence of a table's two columns, or of the arrays of ranks, by our names."""
+    """Returns the evidence of a table's two columns, or of arrays of ranks, by our names.
+
+    `signs` has -1 for columns to negate. `one_run` is as in `read_files`.
+    """
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
-        return _rank({name: signs.get(name, 1) * values for name, values in columns.items()})
+        return _make_ranks({name: signs.get(name, 1) * values for name, values in columns.items()})
     first, second = columns
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
         return given.two_worlds(*_read_scores(columns, [first, second], signs))
     (scores,) = _read_scores(columns, [first], signs)
     present = _read_labels(second, columns[second])
-    shapes = f"scores {scores.shape} and presence {present.shape}"
-    is_same = scores.shape == present.shape
-    require(is_same, f"{shapes} must both be (runs,) or (runs, canaries)")
+    require(
+        scores.shape == present.shape,
+        f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
+    )
     require(not one_run or scores.ndim == 1 or len(scores) == 1, _ONE_RUN_FIX)
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)
+    return sets._replace(labelled=True)  # the report asks if they are from one run
 
 
-def _rank(found: Columns) -> Fresh:
+def _make_ranks(found: Columns) -> Fresh:
     """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
-    The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks`
-    (R, K) and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
+    The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties, or `ranks`
+    (R, K) and `fresh_draws`, M. The optional `presence` (R, K) has the canaries' coins.
     """
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
@@ -233,10 +248,12 @@ def _rank(found: Columns) -> Fresh:
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns columns of scores, negated by `signs`; raises InputError for a cell that is not a number.
+    """Returns the named columns as scores, with a minus for those in `signs`.
 
-    Empty cells at the end of a column of texts are dropped. Commas have the same meaning in all columns.
+    Empty cells at the end of a column of texts are dropped. Raises InputError for a cell that is not a
+    number.
     """
+    # Commas must have the same meaning in all columns of texts.
     listed = [name for name in names if _is_list(columns[name])]
     has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
     found = []
@@ -247,8 +264,10 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
             for row, cell in enumerate(tables.trim(columns[name]), 1):
                 number = _convert(cell, has_commas)
                 if number is None:
-                    problem = f"row {row}: score {shown(str(cell))!r} is not a number"
-                    raise InputError(f"{problem}: fix it, or write nan if a run failed")
+                    raise InputError(
+                        f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if a "
+                        "run failed"
+                    )
                 parsed.append(number)
             numbers = np.array(parsed, np.float64)
         found.append(signs.get(name, 1) * arrays.scores(name, numbers))
@@ -256,12 +275,15 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
 
 
 def _is_list(cells: Any) -> bool:
-    """Returns whether cells are a flat list."""
+    """Returns True for a flat list, the form of columns with texts."""
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
 def _convert(cell: Any, has_commas: bool) -> float | None:
-    """Returns a cell as a number; None for booleans, underscores and digits that are not ASCII."""
+    """Returns a cell as a number, or None if it is not one. With `has_commas`, commas are decimal.
+
+    Python also reads underscores, digits that are not ASCII and booleans as numbers; we do not.
+    """
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
         if has_commas:
@@ -275,9 +297,10 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns whether commas in cells are decimal; raises InputError if a mark may separate thousands.
+    """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order.
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it may, too, but only the order of
+    scores matters, and both readings have the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -286,9 +309,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
         not (has_commas and has_points),
         "some numbers have a comma, others a point: write all with points",
     )
-    mark = "."
-    if has_commas:
-        mark = ","
+    mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
     if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a separator of thousands"
@@ -298,7 +319,10 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns whether the canary was in, for each cell: 1, 0 or a word in _LABELS."""
+    """Returns True for each cell that says that the canary was in: 1, 0 or a word in _LABELS.
+
+    `name` is the column's name, for messages.
+    """
     if not _is_list(cells):
         bits = arrays.floats(name, cells)
         require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")

@@ -1,13 +1,13 @@
-"""Scores on disk: a folder for each setting, with a file for each finished chunk.
+"""Scores on disk: a folder for each setting, and in it a file for each finished chunk of runs.
 
 A setting is a dict with everything that determines a run's score. The SHA-256 of its canonical JSON
-identifies it, and its folder's name ends in the first digits of that hash. The number of runs does not belong
-to the setting, so a later request for more runs trains only the missing ones. Files are written atomically: a
+identifies it, and its folder's name ends in the first digits of that hash. The number of runs is not part of
+the setting, so a later request for more runs trains only the missing ones. Files are written atomically: a
 killed process loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
-      audit.json, audit.png                    the last audit's conclusion
+      audit.json, audit.png                    the conclusion of the last audit
       .lock                                    the lock of the training process
       checkpoints/                             states of a chunk in progress
 """
@@ -45,11 +45,11 @@ class Scores(NamedTuple):
     """Scores of n runs with K canaries each.
 
     Attributes:
-      first: the number of the first run.
+      first: the index of the first run.
       scores: (n, K) float64.
-      presence: (n, K) bool, whether a canary was in.
-      dimension: the dimension of uniform directions, if scores are cosines with them; otherwise 0.
-      draws: the number M of fresh draws a run, if a score is a canary's rank among them; otherwise 0.
+      presence: (n, K) bool, True where a run has the canary.
+      dimension: if scores are cosines with uniform directions, the dimension of the directions; otherwise 0.
+      draws: if scores are ranks among fresh draws, the number of draws of a run; otherwise 0.
     """
 
     first: int
@@ -58,17 +58,12 @@ class Scores(NamedTuple):
     dimension: int = 0
     draws: int = 0
 
-    @property
-    def range(self) -> Range:
-        """The runs [start, stop)."""
-        return self.first, self.first + len(self.scores)
-
     def of_first(self, runs: int) -> "Scores":
         """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
 
-class Kept(NamedTuple):
+class StoredResult(NamedTuple):
     """The conclusion in a folder's audit.json; a missing field is None.
 
     Attributes:
@@ -99,30 +94,33 @@ class Store:
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens or makes the folder of a setting, and removes temporary files of killed processes.
+        """Opens the folder of a setting under `root`, or makes it, with a name that begins with `words`.
 
-        `words` are for the name of a folder that does not exist yet.
+        Also removes the temporary files of killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        text, name, folder = _find_folder(root, setting)
-        self.text = text
-        self.hash = name
-        self.path = folder or root / (f"{words}-{name}" if words else name)
+        self.text = _write_canonical(setting)
+        self.hash = _compute_hash(self.text)
+        name = f"{words}-{self.hash}" if words else self.hash
+        folder = _find_folder(root, self.hash)
+        self.path = folder or root / name
         self.checkpoints = self.path / "checkpoints"
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             files.remove_abandoned(self.path)
         if folder is None:
-            files.write_whole(self.path / CONFIG, text.encode())
-        is_same = files.read(self.path / CONFIG) == text.encode()
+            files.write_whole(self.path / CONFIG, self.text.encode())
+        is_same = files.read(self.path / CONFIG) == self.text.encode()
         require(is_same, f"{self.path / CONFIG} {_MISNAMED}")
 
-    @staticmethod
-    def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Returns whether a setting has a folder."""
-        return _find_folder(root, setting)[-1] is not None
+    @classmethod
+    def find(cls, root: Path, setting: dict[str, Any]) -> "Store | None":
+        """Returns the store of a setting under `root`; None if it does not exist."""
+        if _find_folder(root, _compute_hash(_write_canonical(setting))) is None:
+            return None
+        return cls(root, setting)
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -133,11 +131,10 @@ class Store:
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
-        text = content.decode(errors="replace")
         store = cls.__new__(cls)  # __init__ would make a folder
-        store.text = text
-        store.hash = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-        # "." or a link does not have the folder's name.
+        store.text = content.decode(errors="replace")
+        store.hash = _compute_hash(store.text)
+        # "." and links do not have the folder's name.
         require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"
@@ -148,18 +145,18 @@ class Store:
         config: dict[str, Any] = json.loads(self.text)
         return config
 
-    def result(self) -> Kept:
-        """Returns the last audit's conclusion, if any; raises InputError if it can't be read."""
+    def result(self) -> StoredResult:
+        """Returns the conclusion of the last audit, if any; raises InputError if it can't be read."""
         content = files.read(self.path / RESULT)
         if content is None:
-            return Kept()
+            return StoredResult()
         try:
             result = json.loads(content)
             row = (result.get("bounds") or [{}])[0]
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
-                upper_bound = math.inf
-            return Kept(
+                upper_bound = math.inf  # JSON has null for infinity
+            return StoredResult(
                 runs=result.get("runs"),
                 delta=row.get("delta"),
                 confidence=row.get("confidence"),
@@ -175,45 +172,50 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Writes the scores and presence of a finished chunk of runs to a file."""
         arrays = chunk._asdict()
-        first, stop = chunk.range
-        del arrays["first"]  # the file's name has it
+        first = arrays.pop("first")  # the file's name has it
+        stop = first + len(chunk.scores)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in gaps([chunk.range for chunk in chunks], runs):
+        for first, stop in _find_gaps(chunks, runs):
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
-        shape = (max(chunk.range[1] for chunk in chunks), chunks[0].scores.shape[1])
-        whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
-        for chunk in chunks:
-            first, stop = chunk.range
-            whole.scores[first:stop] = chunk.scores
-            whole.presence[first:stop] = chunk.presence
-        return whole.of_first(runs)
+        (any_chunk, *_) = chunks.values()
+        shape = (runs, any_chunk.scores.shape[1])
+        whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
+        for (first, stop), chunk in chunks.items():
+            if first < runs:
+                whole.scores[first:stop] = chunk.scores[: runs - first]
+                whole.presence[first:stop] = chunk.presence[: runs - first]
+        return whole
 
     def missing(self, runs: int) -> list[Range]:
         """Returns the ranges [start, stop) of the missing runs among 0 .. runs - 1.
 
         Damaged files are renamed, and count as missing. Raises InputError if a file can't be read.
         """
-        return gaps([chunk.range for chunk in self._read_chunks()], runs)
+        return _find_gaps(self._read_chunks(), runs)
 
     def runs_held(self) -> int:
-        """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        held = [chunk.range for chunk in self._read_chunks()]
-        return gaps(held, sum(stop for _, stop in held) + 1)[0][0]
+        """Returns the number of stored runs before the first missing one."""
+        held = 0
+        for first, stop in sorted(self._read_chunks()):
+            if first <= held:
+                held = max(held, stop)
+        return held
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name; None without a usable file.
+        """Returns the arrays of an .npz file by name; None if there is no usable file.
 
-        A damaged file, or a file of another setting, is renamed. `fix` ends the message on this.
+        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, what
+        the caller does next.
         """
         path = self.path / name
         content = files.read(path)
         if content is None:
             return None
-        try:  # the format has a checksum of each array
+        try:  # the format has a checksum for each array
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = dict(file)
         except Exception:  # NumPy raises almost anything for damaged bytes
@@ -235,9 +237,9 @@ class Store:
         """Writes a file in UTF-8 and returns its path; raises InputError on failure."""
         return files.write_whole(self.path / name, text.encode())
 
-    def _read_chunks(self) -> list[Scores]:
-        """Returns the scores of every intact file, in the order of names."""
-        chunks = []
+    def _read_chunks(self) -> dict[Range, Scores]:
+        """Returns the scores in every intact file, by their range of runs, in the order of file names."""
+        chunks = {}
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
             arrays = match and self.read_arrays(path.name, _AGAIN)
@@ -245,20 +247,22 @@ class Store:
                 dimension = int(arrays.get("dimension", 0))
                 draws = int(arrays.get("draws", 0))
                 first = int(match[1])
-                chunks.append(Scores(first, arrays["scores"], arrays["presence"], dimension, draws))
+                scores = arrays["scores"]
+                runs = (first, first + len(scores))
+                chunks[runs] = Scores(first, scores, arrays["presence"], dimension, draws)
         return chunks
 
 
-def gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of runs below `runs` that the held ranges do not cover."""
-    uncovered = []
-    end = 0  # runs below are covered or in `uncovered`
+def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
+    """Returns the ranges [start, stop) of runs below `runs` that the held ranges, in any order, leave out."""
+    gaps = []
+    end = 0  # all runs below are held or in a gap
     for first, stop in [*sorted(held), (runs, runs)]:
         until = min(first, runs)
         if end < until:
-            uncovered.append((end, until))
+            gaps.append((end, until))
         end = max(end, stop)
-    return uncovered
+    return gaps
 
 
 def cut(ranges: Iterable[Range], size: int) -> list[Range]:
@@ -272,7 +276,10 @@ def cut(ranges: Iterable[Range], size: int) -> list[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    return sum(stop - start for start, stop in ranges)
+    count = 0
+    for start, stop in ranges:
+        count += stop - start
+    return count
 
 
 def hash_of(folder: Path) -> str:
@@ -286,23 +293,31 @@ def newest_scores(folder: Path) -> int:
     return max((path.stat().st_mtime_ns for path in chunks), default=0)
 
 
-def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | None]:
-    """Returns the setting's canonical JSON, its hash, and its folder or None."""
-    text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
-    name = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+def _write_canonical(setting: dict[str, Any]) -> str:
+    """Returns a setting's canonical JSON, the same for any order of its entries."""
+    return json.dumps(setting, indent=2, sort_keys=True) + "\n"
+
+
+def _compute_hash(text: str) -> str:
+    """Returns the first hex digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _find_folder(root: Path, name: str) -> Path | None:
+    """Returns the folder under `root` with a config and the hash `name` at the end of its name, if any."""
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
-            return text, name, folder
-    return text, name, None
+            return folder
+    return None
 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Waits for a folder's lock, and keeps it during the block; blocks can be nested.
+    """Waits for a folder's lock, and holds it during the block; blocks can be nested.
 
     Raises CannotWriteError if the folder can't be written.
     """
-    import filelock  # a finished sweep needs no lock
+    import filelock  # readers of a store may not have it
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -318,9 +333,11 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # training time over writing time: writing takes at most 2%
+_MIN_TRAINING_RATIO = (
+    49  # training time over the time to write checkpoints, which then take at most 2%
+)
 
-# (segments done, states) -> whether the states can come from this number of segments
+# (segments done, states) -> True if the states can be those after this number of segments
 Fits = Callable[[int, Any], bool]
 
 
@@ -328,10 +345,10 @@ class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        """Opens a folder of checkpoints, which may not exist yet.
+        """Prepares to read and write checkpoints in a folder, which may not exist yet.
 
-        `seconds` is the minimum time between two checkpoints, longer if writing is slow; 0: one after each
-        segment.
+        `seconds` is the minimum time between two checkpoints. If writing is slow, the time is longer, unless
+        `seconds` is 0.
         """
         self._folder = folder
         self._seconds = seconds
@@ -341,10 +358,11 @@ class Checkpoints:
     def resume(
         self, chunk: str, states: Any, fits: Fits = lambda done, states: True
     ) -> tuple[int, Any]:
-        """Returns (segments done, states) of a chunk from its newest usable checkpoint, else (0, states).
+        """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Damaged checkpoints, and those with other shapes or rejected by fits(segments done, states), are
-        renamed and reported. The given states have the structure, shapes and types of the result.
+        Without one, it returns (0, states): the given states, which are those before the first segment.
+        Checkpoints that are damaged, have other shapes or types than `states`, or that `fits` rejects are
+        renamed and reported.
         """
         import jax  # readers of a store may not have JAX
 
@@ -362,9 +380,9 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Stores a chunk's states after `done` segments if a checkpoint is due, and removes older ones.
+        """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        Training continues if it can't be written; the first failure is reported on stderr.
+        If it can't be written, training continues, and the first such failure is reported on stderr.
         """
         import jax
 
@@ -374,7 +392,7 @@ class Checkpoints:
         path = self._folder / f"{chunk}_{done:06d}.npz"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with files.beside(path) as temporary, open(temporary, "wb") as file:
+            with files.replacing(path) as temporary, open(temporary, "wb") as file:
                 np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
         except OSError as error:
             if not self._has_failed:
@@ -384,6 +402,7 @@ class Checkpoints:
             self._has_failed = True
         else:
             self.drop(chunk, but=path)
+        # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
@@ -399,7 +418,7 @@ class Checkpoints:
         files.remove(self._folder)
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
-        """Returns (segments done, path) of the chunk's checkpoints, the newest first."""
+        """Returns the chunk's checkpoints, the newest first, as pairs (segments done, path)."""
         checkpoints = []
         for path in self._folder.glob(f"{chunk}_*.npz"):
             segments = path.stem.removeprefix(f"{chunk}_")

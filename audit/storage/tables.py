@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-pandas reads Excel and Parquet. It does not read CSV and JSON here because it changes them silently: it takes
-an extra cell for an index, fills in missing cells, rounds numbers, and turns text into dates.
+pandas only reads Excel and Parquet here, because it changes CSV and JSON silently: it takes an extra cell for
+an index, fills in missing cells, rounds numbers, and turns text into dates.
 """
 
 import contextlib
@@ -38,17 +38,18 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: groups of columns by our names; a table has one of these groups.
-      columns: {our name: the table's name} of renamed columns.
+      forms: groups of our names, such as ("score", "in"). A table must have the columns of one group.
+      columns: {our name: the table's name} for columns that have another name in the table.
     """
 
     forms: tuple[tuple[str, ...], ...]
     columns: Mapping[str, str]
 
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
-        """Returns {our name: index} of the wanted columns among `names`, or None if some are missing.
+        """Returns {our name: index in `names`} for the columns of a group, or None if no group is complete.
 
-        If the user renamed a whole group, other columns are ignored. Raises InputError for several groups.
+        If the user names the columns of a whole group, all others are ignored. Raises InputError if there are
+        columns of several groups.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
@@ -57,8 +58,11 @@ class Wanted(NamedTuple):
         if form is None:
             return None
         known = [name for name in renamed if name in itertools.chain(*self.forms)]
-        several = f"the columns {','.join(known)} can be read in several ways"
-        require(len(known) == len(form), f"{several}: keep two, or name two with `columns`")
+        require(
+            len(known) == len(form),
+            f"the columns {','.join(known)} can be read in several ways: keep two, or name two with "
+            "`columns`",
+        )
         return {name: renamed.index(name) for name in form}
 
     def require(self, names: Sequence[str]) -> dict[str, int]:
@@ -67,9 +71,10 @@ class Wanted(NamedTuple):
         if places is None:
             forms = " or ".join(",".join(form) for form in self.forms)
             example = ",".join(f"{ours}:Name" for ours in self.forms[0])
-            orientation = "a row is a run and, in matrices, a column a canary"
-            fix = f"give {forms}, or name some, as in `columns={example}`; {orientation}"
-            raise InputError(f"it has columns {shown(', '.join(names))}: {fix}")
+            raise InputError(
+                f"it has columns {shown(', '.join(names))}: give {forms}, or name some, as in "
+                f"`columns={example}`; a row is a run and, in matrices, a column a canary"
+            )
         return places
 
     def rename(self, names: Iterable[str]) -> list[str]:
@@ -85,12 +90,12 @@ def name_file(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a file is a table, by its suffix; true for STDIN."""
+    """Returns True if a file is a table, by its suffix, or is STDIN."""
     return _find_format(path) in (*_TEXTS, *_FRAMES)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns the requested columns of a table in a file, or of CSV or JSON on STDIN.
+    """Returns the wanted columns of a table in a file, or of CSV or JSON on STDIN.
 
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
@@ -105,13 +110,13 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
 
 
 def _find_format(path: Path) -> str:
-    """Returns a file's suffix without ".gz", such as ".csv"; "-" for STDIN."""
+    """Returns a file's last suffix before any ".gz", such as ".csv"; "-" for STDIN."""
     return Path(path.name.lower().removesuffix(".gz")).suffix or path.name
 
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Adds the file's name to any InputError that the `with` block raises."""
+    """Adds the file's name, `place`, to the message of an InputError in the `with` block."""
     try:
         yield
     except InputError as error:
@@ -120,7 +125,7 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts a file-reading error of the `with` block into an InputError that names the file."""
+    """Turns any error in the `with` block, which reads a file, into an InputError with the file's name."""
     try:
         with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -129,14 +134,14 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: save it as CSV in UTF-8") from None
-    except Exception as error:  # of damaged bytes
+    except Exception as error:  # damaged bytes can raise almost anything
         damaged = f"it is damaged, encrypted or not a {path.suffix} file"
         reason = getattr(error, "strerror", None) or damaged
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
 def _read_text(path: Path) -> str:
-    """Returns the text of a file, plain or compressed (.gz), or of STDIN, in UTF-8."""
+    """Returns the UTF-8 text of a file, plain or compressed (.gz), or of STDIN."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
         require(content.strip(), "it is empty: give score,in lines, or JSON")
@@ -148,13 +153,12 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a CSV.
+    """Returns the wanted columns of CSV text, as lists of texts.
 
-    The separator is the first of tab, semicolon, comma, bar and space that finds a line with the wanted
-    names. Titles and comments (#) may be above this line. Empty rows and comments below it are left out.
-    Raises InputError if a row has more or fewer cells than there are names.
+    Titles and comments (#) may be above the line with the names. Empty rows and comments below it are left
+    out. Raises InputError if a row has more or fewer cells than there are names.
     """
-    lines = io.StringIO(text, newline=None).readlines()  # with any end of line
+    lines = io.StringIO(text, newline=None).readlines()  # splits at any end of line
     arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)
     line, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
     names = trim(_split(lines[line], separator))
@@ -165,17 +169,22 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         cells = trim(row)
         if not cells or cells[0].startswith("#"):
             continue
-        if not len(cells) <= len(names) <= len(row):
-            fix = f"write {len(names)} as there are names above"
-            place = f"line {line + 1 + rows.line_num}"
-            raise InputError(f"{place}: the row has {counted(len(cells), 'cell')}: {fix}")
+        if not len(cells) <= len(names) <= len(row):  # the row may only end in more empty cells
+            raise InputError(
+                f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
+                f"write {len(names)} as there are names above"
+            )
         for ours, index in places.items():
             columns[ours].append(row[index])
     return columns
 
 
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
-    """Returns the index of the line with the wanted names, or the first line, and its separator."""
+    """Returns the index of the line with the wanted names, and its separator.
+
+    The separator is the first of tab, semicolon, comma, bar and space that gives the names. If no line has
+    the names, it returns the first line that is not empty, which the caller reports.
+    """
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
         if wanted.find(_split(top[number], separator)) is not None:
@@ -185,7 +194,7 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the stripped cells of a line of names, which may begin with #."""
+    """Returns the cells of a line of names, which may begin with #, without spaces around them."""
     (cells,) = csv.reader([line.lstrip("# ")], delimiter=separator, skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
@@ -205,9 +214,10 @@ def read_json_columns(path: Path) -> Columns:
 
 
 def _parse_json(text: str) -> Columns:
-    """Returns the columns of a JSON text by name: an object of lists or of objects by row, or records.
+    """Returns the columns of JSON text by name.
 
-    Raises InputError for any other text.
+    The text is an object of columns, which are lists or objects by row, or a list of records. Raises
+    InputError for any other text.
     """
     columns: Columns = {}
     try:
@@ -217,8 +227,9 @@ def _parse_json(text: str) -> Columns:
         for name, column in loaded.items():
             columns[name] = list(column.values()) if isinstance(column, dict) else column
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        fix = 'give {"in": [...], "out": [...]}'
-        raise InputError(f"it is not a JSON object of lists: {fix}") from None
+        raise InputError(
+            'it is not a JSON object of lists: give {"in": [...], "out": [...]}'
+        ) from None
     return columns
 
 
@@ -236,14 +247,17 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
     """Returns the wanted columns of a table in memory, such as a DataFrame.
 
-    `column` maps a name to values, (runs,) or (runs, canaries).
+    Args:
+      names: the names of its columns.
+      column: (name) -> the values of a column, (runs,) or (runs, canaries).
+      wanted: the columns to read.
 
     Raises:
-      InputError: columns are missing, or only one of two scores ends in NaN. This NaN may be padding, and
-        padding that counts as failed runs makes bounds too high.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
+        padding, and padding that counts as failed runs makes bounds too high.
     """
     columns = {}
-    padded = []
+    padded = []  # names of columns that end in NaN
     for ours, index in wanted.require([str(name) for name in names]).items():
         values = column(names[index])
         if not isinstance(values, list):
@@ -254,8 +268,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
-        reason = "from failed runs or as padding to the other column's length"
         raise InputError(
-            f"{padded[0]} ends in NaN, {reason}: give score,in (1 or 0) in a row for each run"
+            f"{padded[0]} ends in NaN, from failed runs or as padding to the other column's length: give "
+            "score,in (1 or 0) in a row for each run"
         )
     return columns

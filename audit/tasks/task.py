@@ -82,10 +82,9 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The user's source of data: a data file, or a folder that TFDS has prepared, or neither."""
+    """The path of the user's data: a file, or a folder that TFDS prepared; None for the published data."""
 
-    data_file: str | None = None
-    tfds_dir: str | None = None
+    data: str | None = None
 
 
 class Data(NamedTuple):
@@ -97,7 +96,7 @@ class Data(NamedTuple):
       checksum: the checksum of the arrays from any source; None if they are computed, because their rounding
         depends on the machine.
       load: sources -> the examples.
-      file: the name of the data set that `data_file` replaces.
+      file: the name of the data set that `data` replaces.
       examples: the number of training examples, unless the user gives other data.
       shape: the shape of the features of one example.
     """
@@ -237,7 +236,7 @@ class FederatedTask(NamedTuple):
       description: a text for reports.
       load: (how to deal examples, sources) -> the clients and the test examples.
       make: () -> the model.
-      file: the name of the data set that `data_file` replaces.
+      file: the name of the data set that `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 

@@ -1,4 +1,4 @@
-"""Builds the game of a setting on its data."""
+"""Builds the game of a setting: its model, mechanism, adversary, mini-batches and data."""
 
 import platform
 import zlib
@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Programs are keyed by their functions, so functions that make them are cached.
-
+# Compiled programs are found by the functions that they were compiled from. So functions that make other
+# functions are cached: they must return the same object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -42,12 +42,12 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 
 
 class Trainee(NamedTuple):
-    """A model to be audited.
+    """A model to train.
 
     Attributes:
       model: the model.
       classes: the number of classes; 0 if labels are not classes.
-      clipping: the name of the clipping strategy (`make_clipped_sum`).
+      clipping: the name of its clipping strategy; see `make_clipped_sum`.
     """
 
     model: Model
@@ -57,10 +57,10 @@ class Trainee(NamedTuple):
 
 @lru_cache(MAX_PROGRAMS)
 def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
-    """Returns the function that sums a model's clipped gradients, by the name of a clipping strategy.
+    """Returns the function that computes the sum of a model's clipped gradients.
 
-    The strategies are "book_keeping" for narrow dense networks, "unfolded" for more kinds of layers, and
-    "per_example", the slowest, for any model.
+    `clipping` names the strategy: "book_keeping" for narrow dense networks, "unfolded" for more kinds of
+    layers, or "per_example", the slowest, for any model.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -70,11 +70,11 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 
 @lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns a function with matrix products in float32 or, on a GPU, in TF32."""
+    """Returns the function with matrix products in `precision`: "float32", or on a GPU "tf32"."""
     if precision == "tf32":
         platform = jax.default_backend()
         require(platform == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {platform}")
-        precision = "tensorfloat32"
+        precision = "tensorfloat32"  # JAX's name
 
     def at_precision(*arguments: Any) -> Any:
         with jax.default_matmul_precision(precision):
@@ -84,7 +84,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns one of the repository's models by name, for the shape of a data set's features."""
+    """Returns one of the repository's models by name, made for examples of a data set."""
     row = task(model)
     return Trainee(row.make(dataset.features.shape[1:]), row.classes, row.clipping)
 
@@ -95,17 +95,23 @@ def build(
     trained: Trainee | None = None,
     own: Adversary | None = None,
 ) -> game.Game:
-    """Builds a game: how models are trained with DP-SGD, and how an adversary inserts and scores canaries.
+    """Builds the game of a setting.
 
-    By default the model is the repository's model of the setting's name, and the adversary is the setting's.
+    Args:
+      setting: the training and its adversary.
+      dataset: the training data.
+      trained: a custom model; None for the repository's model of the setting's name.
+      own: a custom adversary; None for the setting's adversary.
 
     Raises:
-      InputError: setting, data, model and adversary don't fit.
+      InputError: the setting, the data, the model and the adversary do not fit together.
     """
     fields = setting.mechanism
     examples = len(dataset.labels)
-    too_many = f"`batch_size={fields.batch_size}` is more than the data's {examples} examples"
-    require(fields.batch_size <= examples, f"{too_many}: lower it")
+    require(
+        fields.batch_size <= examples,
+        f"`batch_size={fields.batch_size}` is more than the data's {examples} examples: lower it",
+    )
 
     trained = trained or trainee(setting.model, dataset)
     hyper = Hyperparameters(
@@ -113,26 +119,29 @@ def build(
         fields.clipping_norm,
         fields.noise_multiplier,
         own=_read_noise(setting),
-        weight_decay=fields.weight_decay or None,  # None leaves the decay out
+        weight_decay=fields.weight_decay or None,  # with None, programs do not compute a decay
     )
-    if fields.optimizer == "adamw":  # has a decay, replaced here
+    if fields.optimizer == "adamw":  # its own default is not 0
         hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
-    mechanism = _make_mechanism(choices(setting, trained))
+    mechanism = _make_mechanism(make_dpsgd(setting, trained))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Returns a training run without canaries."""
+        """Returns a training run from theta_0 (p,) without canaries; `key` is that of its noise."""
         traced = jax.tree.map(jnp.float32, hyper)
         trajectory: Trajectory = _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) of training without noise, an adversary's forecast of a run.
+        """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
 
-        Each canary has the weight of its probability of joining a step: 1/2 times the sampler's chance.
+        Each canary is weighted with its probability of joining a step: 1/2 for its coin, times the
+        probability that the sampler takes an inserted canary.
         """
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
+        sampling = setting.sampling
+        probability = 1 / sampling.batches if sampling.batches else sampling.rate
+        presence = jnp.full(setting.canaries, 0.5 * probability)
         traced = jax.tree.map(jnp.float32, hyper)
         arguments = (traced, state, theta_0, data, schedule, presence)
         return jnp.asarray(_rehearse(mechanism, craft, *arguments))
@@ -152,18 +161,18 @@ def build(
             is_rehearsed=setting.is_rehearsed,
         )
         adversary = setting.adversary.make(knowledge)
-    mismatch = f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has"
-    fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
-    is_same = adversary.canaries == setting.canaries
-    require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
+    require(
+        adversary.canaries == setting.canaries,
+        f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has "
+        f"{adversary.canaries}: pass Knowledge.canaries on to Adversary, or drop `canaries`",
+    )
 
-    # Samplers with epochs draw a step of each epoch, either by shuffling, which deals the canaries evenly to
-    # the steps, or independently for each canary.
+    # With other samplers, an inserted canary joins every step of the schedule.
     sampler = setting.sampling
     join: base.Join | None = None
     if sampler.name == POISSON:
         join = joining.draw_by_coins
-    elif sampler.batches:
+    elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
     craft = _at_precision(adversary.craft, fields.precision)
@@ -182,9 +191,10 @@ def build(
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
-    """Returns the mini-batches (T, B) of a setting's steps, the same in all runs, and the insertion mask.
+    """Returns the mini-batches (T, B) of a setting's T steps, and the mask of steps that insert canaries.
 
-    The mask is (T,), or (T, K) if each of K canaries has different steps.
+    `examples` is the number of training examples. The mask is (T,), or (T, K) if each of the K canaries has
+    its own steps. All runs have the same batches and mask.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -193,15 +203,14 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     if not times:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # The canaries' steps are the same in all runs. `base.fixed_shuffle` folds smaller numbers into the same
-    # key.
+    # A large number, because `base.fixed_shuffle` folds the numbers 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
     return Schedule(batches, jnp.asarray(drawn))
 
 
 def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
-    """Returns the coefficients of a setting's correlated noise; () if noise is independent."""
+    """Returns the coefficients of a setting's correlated noise; () if the noise of steps is independent."""
     fields = setting.mechanism
     if fields.noise == INDEPENDENT:
         return ()
@@ -210,8 +219,11 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 
-def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, optimizer and noise."""
+def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
+    """Returns the parts of DP-SGD that programs are compiled for: clipped sum, optimizer, bands of the noise.
+
+    The bands are the number of coefficients in the numerator of correlated noise, or 1 without correlation.
+    """
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     fields = setting.mechanism
     coefficients = _read_noise(setting)
@@ -237,13 +249,16 @@ def _rehearse(
     schedule: Schedule,
     presence: Array,
 ) -> Array:
-    """Returns the final model (p,) of training from theta_0 (p,) without noise; see `base.rehearse`."""
+    """Returns the final model (p,) of training from theta_0 (p,) without noise.
+
+    `state` is the adversary's, and `presence` (K,) has the weights of its canaries; see `base.rehearse`.
+    """
     canaries = base.Canaries(partial(craft, state), presence)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the data source, versions, device and time of a training run, by name."""
+    """Returns the data's source, and the versions, device and time of this process, by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -23,7 +23,7 @@ from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # client updates between two checkpoints, about
+_SEGMENT_CLIENTS = 250  # the approximate number of client updates between two checkpoints
 _MAX_TEST_EXAMPLES = 10_000
 _MAX_TEST_LABELS = 100_000
 
@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 if a round has the canary, provided that its coin inserts it; else 0.
-      mean: the mean number of participants of a round: clients and inserted canaries.
-      most: the largest number of rounds of any client.
+      canaries: (T, K) 1 if the canary takes part in the round once its coin has inserted it; else 0.
+      mean: the expected number of participants in a round: clients and inserted canaries.
+      most: the largest number of rounds in which any client takes part.
     """
 
     clients: NDArray[np.int32]
@@ -55,10 +55,13 @@ def checksum(clients: Clients) -> str:
 
 
 def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
-    """Draws the clients and canaries of each round; raises InputError for fewer clients than a cohort."""
+    """Draws the clients and canaries of each round.
+
+    Raises InputError if there are fewer clients than a round needs.
+    """
     key = game.root(setting.seed, "batches")
     members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-    # Stored scores depend on these keys.
+    # Another key would change the scores of existing stores.
     canary_key = jax.random.fold_in(key, 1)
     mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
     return Participation(
@@ -70,7 +73,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game of a federated setting: how DP-FedAvg trains, and how an adversary attacks it."""
+    """Builds the game of a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
     round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -86,12 +89,12 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
     chosen = _choose_for_devices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Neighbours train in one block and should need equal numbers of steps.
+    # Clients that train in one block take as many steps as the largest of them, so we sort by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) of training on one device from theta_0, without noise and canaries."""
+        """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries."""
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
@@ -111,20 +114,27 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary; `rehearse` trains a model without noise and canaries."""
-    # "all" takes cosines with each round's move, "means" with the noisy means of updates.
+    """Returns the one-shot adversary that observes what the setting's field `observe` names.
+
+    `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
+    """
+    # "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates.
     if setting.observe == "all":
         return directions.largest_cosines(setting.canaries)
     if setting.observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
-    # The others see only the final model.
+    # The other adversaries see only the final model.
     if setting.observe == "fresh":
         return directions.final_cosines(setting.canaries, rehearse, fresh=True)
     return directions.final_cosines(setting.canaries, directions.ORIGINS[setting.observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the static part of DP-FedAvg for clients with up to `most_examples` examples, on a CPU."""
+    """Returns the static parameters of DP-FedAvg on a CPU.
+
+    They are those that compiled programs depend on. `most_examples` is the largest number of examples of a
+    client.
+    """
     return fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
@@ -135,15 +145,16 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
-    """Returns the static part of DP-FedAvg for this machine.
+    """Returns the static parameters of DP-FedAvg on this machine.
 
-    A device trains a block of clients at once: 4 clients on a CPU, as many as fit into memory on others.
+    A device trains a block of clients at once: `FedAvg`'s default on a CPU, and as many as fit into memory on
+    an accelerator.
     """
     model = federated_task(setting.model).make()
     chosen = choose(setting, model, int(clients.counts.max()))
     chosen = chosen._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
-        spreads=True,
+        spreads=True,  # devices share the clients of a round
     )
     devices = local_hardware()
     if devices.is_cpu:
@@ -157,10 +168,11 @@ def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.F
 def accuracy(
     setting: FederatedTraining, clients: Clients, test: Test | None
 ) -> Callable[[Array], Array]:
-    """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
+    """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th test
-    example is used, up to 10,000 examples and 100,000 labels. Without test data, the clients' data are used.
+    Accuracy is the fraction of labels, without padding, that a model predicts. To save time, it uses every
+    n-th test example, for at most 10,000 examples and 100,000 labels. Without test data, it uses the clients'
+    data.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -172,17 +184,16 @@ def accuracy(
     @jax.jit
     @partial(jax.vmap, in_axes=(0, None, None))  # over models
     def measure(theta: Array, features: Array, labels: Array) -> Array:
-        """Returns the accuracy of a model (p,)."""
+        """Returns the accuracy of a single model (p,)."""
 
-        def choose(example: Array) -> Array:
-            """Returns the first choice for an example; for a text, one for each position."""
+        def predict(example: Array) -> Array:
+            """Returns the most likely label of an example; for a text, one for each position."""
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return jnp.argmax(logits, axis=-1)
 
-        # In batches, which bounds the memory.
-        first_choices = jax.lax.map(choose, features, batch_size=500)
+        predicted = jax.lax.map(predict, features, batch_size=500)  # batches save memory
         is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
-        return jnp.sum((first_choices == labels) * is_counted) / jnp.sum(is_counted)
+        return jnp.sum((predicted == labels) * is_counted) / jnp.sum(is_counted)
 
     examples = (jnp.asarray(features[::step]), jnp.asarray(labels[::step]))
     return lambda thetas: measure(thetas, *examples)

@@ -1,6 +1,6 @@
-"""The driver of an audit: trains the missing runs of a store, concludes, and writes the conclusion.
+"""Runs an audit: trains the missing runs, concludes from all scores, and writes the conclusion.
 
-Python's audits, the command `audit` and the cells of sweeps all use it.
+The Python functions, the command `audit` and sweeps all call it.
 """
 
 import json
@@ -36,12 +36,12 @@ Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """How to make a game from data, in a form that other processes can receive.
+    """Functions that make a game from data. They can be sent to other processes.
 
     Attributes:
       key: a text that is the same for equal games on equal data.
-      make: (data) -> the game; raises InputError if it can't be made.
-      about: (data) -> the versions and devices of the process.
+      make: (data) -> the game; raises InputError if the data do not fit.
+      about: (data) -> the versions and devices of the process that calls it, by name.
     """
 
     key: str
@@ -50,27 +50,27 @@ class GameRecipe(NamedTuple):
 
 
 class Trainer(Protocol):
-    """An object that trains the runs of a game, here or on other machines."""
+    """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the missing runs of a store in chunks of at most `most`, and returns the scores of all runs.
+        """Trains the missing ones of the first `runs` runs of a store, and returns the scores of all of them.
 
-        `progress` is called with 0 after compilation, then with the number of runs trained since the last
-        call.
+        A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
+        of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns the best number of runs, up to `runs`, to train before the next conclusion."""
+        """Returns how many of `runs` runs to train before the next conclusion."""
 
     def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training."""
+        """Returns the versions and devices of the training, by name."""
 
 
 class LocalTrainer:
-    """A trainer in this process, on the devices of this machine."""
+    """A `Trainer` in this process, on the devices of this machine."""
 
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
-        """Makes the game; raises InputError if recipe and data don't fit."""
+        """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
         self.about = partial(recipe.about, data)
         self.stage = partial(game.chunk_size, self._game)
@@ -84,13 +84,14 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting, dataset: the training with its adversary, and its data.
-      runs: the largest number of models to train.
-      recipe: how to make the game.
+      setting: the training and its adversary.
+      dataset: the training data.
+      runs: the number of runs, or with `until` the largest number.
+      recipe: makes the game.
       level: the delta and the confidence of the bounds.
-      find_steps: (store) -> the Lipschitz constants of the training steps, or None if unknown.
-      model: the checksum of a custom model; None for the repository's models.
-      until: the rule that stops training early; None to train all runs.
+      find_steps: (store) -> the Lipschitz constants of the training steps, or None if they are unknown.
+      model: the checksum of a custom model; None for one of the repository's models.
+      until: the rule that ends training early; None to train all runs.
     """
 
     setting: Setting
@@ -103,7 +104,7 @@ class Request(NamedTuple):
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores, with the hidden-state bound if constants are known."""
+        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known."""
         steps = self.find_steps(store)
         is_own = self.model is not None
         return conclude_setting(scores, self.setting, self.level, own_model=is_own, steps=steps)
@@ -113,11 +114,12 @@ class Finished(NamedTuple):
     """A finished audit.
 
     Attributes:
-      request: the request; its `runs` is the number of runs in `scores`.
-      store, scores: the store, and the scores of all runs.
-      conclusion: the conclusion from them.
-      provenance: the versions and devices of the training.
-      trained: the cost of training in this process; None if the store had all runs already.
+      request: the request; its `runs` is now the number of runs in `scores`.
+      store: the store of the setting.
+      scores: the scores of all runs.
+      conclusion: the conclusion from the scores.
+      provenance: the versions and devices of the training, by name.
+      trained: the cost of training in this process; None if the store already had all runs.
     """
 
     request: Request
@@ -128,7 +130,7 @@ class Finished(NamedTuple):
     trained: Trained | None = None
 
     def circumstances(self) -> dict[str, Any]:
-        """Returns a result's setting, runs, provenance and folder, by name."""
+        """Returns the setting, the number of runs, the provenance and the folder, by their names in JSON."""
         return {
             "setting": flat(self.request.setting),
             "runs": self.request.runs,
@@ -147,9 +149,9 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    `rehearsed` is the number of runs that measure the steps' Lipschitz constants, which the hidden-state
-    bound needs, if the store does not have them. None skips the measurement. The other arguments are
-    attributes of `Request`.
+    If `rehearsed` is a number, the audit measures the Lipschitz constants of the training steps, which the
+    hidden-state bound needs, along so many extra runs. It uses stored constants from at least as many runs.
+    The other arguments are attributes of `Request`.
     """
 
     def find_steps(store: Store) -> Steps | None:
@@ -169,17 +171,17 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the missing runs, and concludes.
+    """Trains the missing runs, and concludes from all runs.
 
     Args:
       request: the request.
       out: the folder of all stores.
       engines: a context that yields an engine, entered only if runs are missing. The engine's `trainer` maps
-        (recipe, data) to a `Trainer`; by default this process trains.
-      report: called with the number of runs trained since the last call; by default a progress bar shows it.
+        (recipe, data) to a `Trainer`. By default this process trains.
+      report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
-      InputError: setting, data and store don't fit, or a run diverged.
+      InputError: the setting, the data and the store do not fit together, or a run diverged.
     """
     setting, dataset = request.setting, request.dataset
     trained = None
@@ -187,8 +189,7 @@ def audit(
     if store is not None:
         request = _stop_where_proven(request, store)
     if store is not None and not store.missing(request.runs):
-        kept = store.result()
-        provenance = kept.provenance or request.recipe.about(dataset)
+        provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
         with engines or nullcontext() as engine:
@@ -203,23 +204,21 @@ def audit(
     return Finished(request, store, scores, conclusion, provenance, trained)
 
 
-def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
-    """Writes a conclusion to its store: audit.json with `more` entries, and the files `pictures`.
-
-    `pictures` has FIGURE, PAGE or both.
+def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
+    """Writes a conclusion to its store as audit.json, and optionally as a figure and an HTML page.
 
     Raises:
-      CannotWriteError: the files can't be written.
+      CannotWriteError: a file can't be written.
     """
     store = finished.store
-    results.keep_result(store, finished.conclusion, **finished.circumstances(), **more)
-    if FIGURE in pictures:
+    results.keep_result(store, finished.conclusion, **finished.circumstances())
+    if figure:
         from audit.report import audit_panels, style  # loads Matplotlib
 
         title = summary(finished.request.setting, finished.request.runs)
-        figure = audit_panels.audit_figure(finished.conclusion, title)
-        files.write_whole(store.path / FIGURE, style.png(figure))
-    if PAGE in pictures:
+        drawn = audit_panels.audit_figure(finished.conclusion, title)
+        files.write_whole(store.path / FIGURE, style.png(drawn))
+    if page:
         from audit.report import audit_page, subjects
 
         subject = subjects.describe_setting(store.path)
@@ -228,43 +227,46 @@ def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
 
 def until_epsilon(epsilon: float) -> Until:
     """Returns the rule to train until the assumption-free bound proves `epsilon`."""
-    return lambda conclusion: _find_first_reaching(conclusion.path, epsilon)
+    return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns the rule to train until a multiple of the claim is proven.
+    """Returns the rule to train until `multiple` times the claimed leakage is proven.
 
-    If the claim is an epsilon, the assumption-free bound must prove `multiple` times this epsilon. If it is
-    mu-GDP, the lower bound on mu (exact_null_gdp) must prove `multiple` times mu.
+    If the claim is mu-GDP, the bound exact_null_gdp must prove `multiple` times mu. If it is an epsilon, the
+    assumption-free bound must prove `multiple` times this epsilon.
     """
 
-    def find_first(conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves enough; None without one, or without a claim."""
-        mu = conclusion.tightest_mu
-        upper = conclusion.tightest
-        if upper is None:
+    def count_runs(conclusion: Conclusion) -> int | None:
+        """Returns the first number of runs that proves enough; None if none does, or without a claim."""
+        claim = conclusion.tightest  # the smallest upper bound
+        if claim is None:
             return None
+        mu = conclusion.tightest_mu
         if mu is None:
-            return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
+            return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
-        return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
+        return _count_runs_to_prove(epsilon, conclusion.bound(EXACT_NULL_GDP).path)
 
-    return find_first
+    return count_runs
 
 
 def until_refuted(conclusion: Conclusion) -> int | None:
-    """Returns the number of runs that refuted the claim; None if it is not refuted."""
+    """Returns the number of runs after which the claim was refuted; None if it is not refuted."""
     test = conclusion.claim_test
     return test.runs if test is not None and test.refuted else None
 
 
-def _find_first_reaching(path: Sequence[float], epsilon: float) -> int | None:
-    """Returns the first number of runs with a bound of at least epsilon; None without one."""
+def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
+    """Returns the first number of runs that proves `epsilon`, or None if none does.
+
+    `path` has the bounds after 1, 2, ... runs.
+    """
     return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request for the first number of stored runs that satisfies `until`, if one does."""
+    """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs prove enough."""
     held = min(store.runs_held(), request.runs)
     if not held or request.until is None:
         return request
@@ -273,30 +275,33 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
-    """Trains the missing runs; with `until`, in stages until enough is proven.
+    """Trains the missing runs and reports progress, or shows a progress bar; returns the scores."""
+    if request.until is not None:
+        return _train_until(request.until, request, store, trainer)
+    runs = request.runs
+    with nullcontext(report) if report else machine.bar(count_runs(store.missing(runs))) as advance:
+        return trainer.train(store, runs, runs, advance)
 
-    The result has the first number of runs that proves enough, for any size of stages.
+
+def _train_until(until: Until, request: Request, store: Store, trainer: Trainer) -> Trained:
+    """Trains missing runs in stages, until `until` finds enough or there are `request.runs` runs.
+
+    Returns the scores of the first number of runs that proves enough, for any size of the stages.
     """
     most = request.runs
-    missing = count_runs(store.missing(most))
-    if request.until is None:
-        with nullcontext(report) if report else machine.bar(missing) as advance:
-            return trainer.train(store, most, most, advance)
-
     stage = min(trainer.stage(most), most)
     trained = None
     runs = 0
     status = "training"
-    # It calls the functions whenever it is redrawn, and stays where it is if training stops early.
-    with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
-        while runs < most:
-            # Other processes may have stored runs meanwhile.
+    missing = count_runs(store.missing(most))
+    with machine.bar(missing, lambda: status) as advance:
+        while trained is None or runs < most:
+            # Other processes may have stored more runs in the meantime.
             runs = min(max(runs, store.runs_held()) + stage, most)
-            trained = trainer.train(store, runs, stage, bar).after(trained)
+            trained = trainer.train(store, runs, stage, advance).after(trained)
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
-            if enough := request.until(conclusion):
+            if enough := until(conclusion):
                 return trained._replace(scores=trained.scores.of_first(enough))
-    assert trained is not None
     return trained

@@ -1,16 +1,17 @@
-"""The distinguishing game: R runs of K canaries, each in or out, become scores, chunk by chunk.
+"""Trains the runs of an audit chunk by chunk, and scores their canaries.
 
-Every draw comes from a named root under the seed:
+An audit has R runs with K canaries each. Every canary is either inserted or left out. All randomness comes
+from keys that are derived from the seed by name:
 
-    theta    the shared initialisation, or run i's own from fold_in(., i)
-    batches  the fixed shuffle
-    guess    the theta_0 that an adversary assumes if it does not know the real one
-    canary   the adversary's draws before training
-    noise    run i's noise at step t, and the coins of sampled canaries, from fold_in(fold_in(., i), t)
-    presence run i's coins from fold_in(., i), if it has several canaries
-    own      run i's own canaries from fold_in(., i), if the adversary draws canaries for each run
+    theta     the initial model that runs share; if they do not, run i uses fold_in(key, i)
+    batches   the mini-batches, the same in all runs
+    guess     the initial model that an adversary assumes if it does not know the real one
+    canary    the adversary's draws before training
+    noise     fold_in(fold_in(key, i), t): run i's noise at step t, and which sampled canaries join the step
+    presence  fold_in(key, i): which of several canaries run i inserts
+    own       fold_in(key, i): the canaries of run i, if every run draws its own
 
-A run's draws do not depend on its chunk, the number of devices or a resume.
+So a run's draws do not depend on its chunk, on the number of devices, or on interruptions.
 """
 
 import functools
@@ -48,20 +49,21 @@ from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 
 
 class Game(NamedTuple):
-    """A training configuration and its adversary.
+    """The distinguishing game: how models are trained, and how an adversary inserts and scores canaries.
 
     Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
 
     Attributes:
-      mechanism, adversary: how to train, and who attacks.
-      init: key -> theta_0 (p,).
+      mechanism: the functions that train.
+      adversary: the functions that insert and score canaries.
+      init: (key) -> an initial model theta_0 (p,).
       data: the training data.
       hyper: the mechanism's hyperparameters.
-      schedule: the mini-batches and the insertion mask.
+      schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed of all randomness.
-      unknown_initialisation: whether each run draws its own theta_0. The adversary then assumes another draw.
-      join: draws which canaries join a step, unseen by the adversary; None if all inserted canaries join.
-      sampling_rate: the presence that `join` gets for an inserted canary.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
+      join: draws which inserted canaries join a step, hidden from the adversary; None if all of them join.
+      sampling_rate: the probability, for `join`, that an inserted canary joins a step.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
 
@@ -78,10 +80,10 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether each of the K canaries is inserted, (R, K), in the runs of these indices (R,).
+        """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
 
-        Unless all are, a single canary is inserted in runs with an odd index. Of several canaries, each is
-        inserted with probability 1/2, independently.
+        Adversaries with `all_in` insert all canaries. Otherwise, a single canary is inserted in runs with an
+        odd index, and each of several canaries is inserted with probability 1/2, independently.
         """
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
@@ -97,21 +99,23 @@ class Game(NamedTuple):
         return np.asarray(jax.vmap(toss)(jnp.asarray(runs, jnp.uint32)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
-        """Returns a key for each run, (R,): its index folded into the named root."""
+        """Returns a key for each of the runs with these indices (R,): its index folded into a named key."""
         fold = jax.vmap(jax.random.fold_in, (None, 0))
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns the scores (n, K) of runs first, first + 1, ... with their presence and null law's numbers.
+        """Returns scores (n, K) of runs first, first + 1, ... as a record for the store.
 
-        Raises InputError if scores are not finite, because a model diverged.
+        The record also has the presence of canaries, and the constants of the scores' known distribution.
+        Raises InputError if a score is not finite, which means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
         if diverged.size:
-            count = f"{diverged.size} of {len(scores)} in its chunk"
-            fix = "lower `learning_rate` or `noise_multiplier`"
-            raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
+            raise InputError(
+                f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk): "
+                "lower `learning_rate` or `noise_multiplier`"
+            )
         null = self.adversary.null
         dimension = 0
         if null.law_is_known:
@@ -121,6 +125,20 @@ class Game(NamedTuple):
         return Scores(first, scores_64, present, dimension, null.draws)
 
 
+class Draws(NamedTuple):
+    """The random inputs of R runs; inside compiled programs, those of a single run.
+
+    Attributes:
+      presence: (R, K) 0 for canaries that are out; for others 1, or the sampling rate of `join`.
+      noise_keys: (R,) the keys of the noise.
+      own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
+    """
+
+    presence: Array
+    noise_keys: Array
+    own_keys: Array
+
+
 class Midway(NamedTuple):
     """A chunk of R runs between two segments.
 
@@ -128,7 +146,6 @@ class Midway(NamedTuple):
       first: the index of its first run.
       steps: the number of completed steps.
       thetas: the models (R, p).
-      scores: () -> the models' scores (R, K) if training ended now.
       state: the adversary's state, common to all runs.
       own_keys: the runs' keys (R,) for `Adversary.draw_for_run`.
     """
@@ -136,35 +153,40 @@ class Midway(NamedTuple):
     first: int
     steps: int
     thetas: Array
-    scores: Callable[[], Array]
     state: Tree
     own_keys: Array
 
 
 Watch = Callable[[Midway], object]
+ONE_RUN_TOO_LARGE = "out of memory with one run at a time: lower `batch_size`"
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns a named root of a seed's randomness, a typed threefry key. The module lists the names."""
+    """Returns the key of this name under a seed; the module's docstring lists the names."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def chunk_size(game: Game, runs: int) -> int:
-    """Returns the number of runs to train at once: chunks fit into memory and have about equal sizes."""
+    """Returns how many of `runs` runs to train at once.
+
+    Chunks fit into this machine's memory or cache, and have about equal sizes.
+    """
     batch_size = game.schedule.batches.shape[1]
-    example = tuple(map(jax.typeof, game.data))
-    return ensemble.chunk_size(
-        runs, _estimate_memory(game.mechanism, game.init, example, batch_size)
-    )
+    data_types = tuple(map(jax.typeof, game.data))
+    memory = _estimate_memory(game.mechanism, game.init, data_types, batch_size)
+    return ensemble.chunk_size(runs, memory)
 
 
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Estimates the bytes of one run's step on data of these shapes and types."""
-    theta_0 = init(jax.random.key(0))  # only its shape matters
+    """Returns the estimated bytes of memory that a step of one run takes.
+
+    `data` has the shapes and types of the training data.
+    """
+    theta_0 = init(jax.random.key(0))  # for its shape
     return mechanism.memory(theta_0, data, batch_size)
 
 
@@ -176,15 +198,15 @@ def play(
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Scores]:
-    """Trains the runs of all ranges chunk by chunk and yields each chunk's scores.
+    """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
 
     Args:
       game: the game to play.
-      ranges: ranges of runs, [start, stop).
+      ranges: ranges of run indices, [start, stop).
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
-      checkpoints: an interrupted chunk continues from its last checkpoint with bit-identical scores. Its
-        checkpoints are removed after the caller took its scores.
+      checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint, with
+        bit-identical scores. Its checkpoints are removed once the caller asks for the next chunk.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -195,13 +217,13 @@ def play(
     for first, stop in cut(ranges, chunk):
         yield player.play(first, stop - first, progress, checkpoints, watch)
         if checkpoints is not None:
-            checkpoints.drop(player.chunk)
+            checkpoints.drop(player.name_chunk(first))
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """Returns the scores of the final models (R, p) of runs first, first + 1, ...
 
-    The adversary sees no other iterate. Raises InputError if a model diverged.
+    The game's adversary must not be one that sees other models. Raises InputError if a model diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
@@ -209,50 +231,50 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def score(state: Tree, own_key: Array, theta: Array, assumed_theta_0: Array) -> Array:
-        """Returns the scores (K,) of a run; the adversary saw no iterates: ()."""
+        """Returns the scores (K,) of a single run."""
         own_state = game.adversary.draw_for_run(state, own_key)
-        return game.adversary.score(own_state, (), theta, assumed_theta_0)
+        nothing_seen = ()
+        return game.adversary.score(own_state, nothing_seen, theta, assumed_theta_0)
 
     return game.describe_scores(first, score(state, own_keys, thetas, assumed_theta_0))
 
 
 class Player:
-    """Plays a game's chunks with its compiled programs and shared arrays, which stay on the devices.
-
-    Chunks are padded with further runs to a common width, so they share programs. `chunk` names the last
-    chunk's checkpoints.
-    """
-
-    chunk = ""
+    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices."""
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on devices."""
+        """Compiles the programs for chunks of up to `chunk` runs, and copies shared arrays to the devices."""
         self._game = game
-        # A step that is spread can use more devices than a chunk has runs.
+        # Mechanisms that spread a step can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
+        # Each device gets the same number of runs. Shorter chunks are padded with further runs, because
+        # another width would need other programs.
         rows = placement.mesh.shape["runs"]
-        # Each device gets the same number of runs.
         self._width = -(-chunk // rows) * rows
 
-        # Programs do not depend on their values.
+        # As arrays, the hyperparameters' values do not become part of the programs.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
-        # `init` may contain the data.
+        # `init` may contain the data, which the cache of programs would keep in memory.
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # Any runs will do: a program depends only on its arguments' shapes, dtypes and devices. All segments
-        # have the length of the first, except the last.
-        states, drawn = self._draw(np.arange(self._width))
-        for part in (self._segments[0], self._segments[-1]):
-            arguments = (self._hyper, states, self._data, part, self._state, drawn)
+        # We compile here, and not at the first call, because compilation does not count as training time.
+        # Programs depend only on shapes, so any runs will do. Only the last segment may have another length.
+        states, draws = self._draw(np.arange(self._width))
+        for segment in (self._segments[0], self._segments[-1]):
+            arguments = (self._hyper, states, self._data, segment, self._state, draws)
             self._train.lower(*arguments).compile()
+
+    def name_chunk(self, first: int) -> str:
+        """Returns the name, for checkpoints, of the chunk that begins with run `first`."""
+        return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def play(
         self,
@@ -266,23 +288,15 @@ class Player:
 
         `progress`, `checkpoints` and `watch` are as in `play`. Raises InputError if a model diverged.
         """
-        self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
-        states, drawn = self._draw(np.arange(first, first + self._width))
-        own_keys = drawn[-1]
-
-        def score(states: State) -> Array:
-            """Returns the scores (size, K) of the chunk's runs in these states."""
-            seen = (states.seen, states.theta, self._assumed_theta_0)
-            scores: Array = self._score(self._state, own_keys, *seen)
-            return scores[:size]
+        states, draws = self._draw(np.arange(first, first + self._width))
 
         done = 0  # segments
         if checkpoints is not None:
-            done, states = checkpoints.resume(self.chunk, states, self._fits)
+            done, states = checkpoints.resume(self.name_chunk(first), states, self._fits)
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
-            states = self._train(self._hyper, states, self._data, segment, self._state, drawn)
-            jax.block_until_ready(states)  # JAX returns before
+            states = self._train(self._hyper, states, self._data, segment, self._state, draws)
+            jax.block_until_ready(states)  # JAX returns before the computation ends
             progress(size, len(segment.mask))
             if watch is not None:
                 watch(
@@ -290,35 +304,35 @@ class Player:
                         first,
                         steps=int(states.step[0]),
                         thetas=states.theta[:size],
-                        scores=partial(score, states),
                         state=self._state,
-                        own_keys=own_keys[:size],
+                        own_keys=draws.own_keys[:size],
                     )
                 )
             if checkpoints is not None and number < len(self._segments):
-                checkpoints.offer(self.chunk, number, states)
-        return self._game.describe_scores(first, score(states))
+                checkpoints.offer(self.name_chunk(first), number, states)
+        seen = (states.seen, states.theta, self._assumed_theta_0)
+        scores: Array = self._score(self._state, draws.own_keys, *seen)
+        return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _fits(self, done: int, checkpoint: State) -> bool:
-        """Returns whether a checkpoint's runs completed exactly `done` segments, and some are left."""
+        """Returns True if the runs of a checkpoint completed exactly `done` segments, and some remain."""
         steps = sum(len(segment.mask) for segment in self._segments[:done])
         return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
-    def _draw(self, runs: NDArray[np.int64]) -> tuple[State, tuple[Array, Array, Array]]:
-        """Returns the states of runs of these indices (R,) before the first step, and the runs' draws.
-
-        The draws are the presence of canaries (R, K), or their probability of joining a step, the noise's
-        keys (R,) and the own keys (R,).
-        """
+    def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
+        """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
-        present = jnp.float32(game.presence(runs) * game.sampling_rate)
-        drawn = (present, game.run_keys("noise", runs), game.run_keys("own", runs))
-        keys, drawn = self._placement.by_run((game.run_keys("theta", runs), drawn))
-        return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), drawn
+        draws = Draws(
+            presence=jnp.float32(game.presence(runs) * game.sampling_rate),
+            noise_keys=game.run_keys("noise", runs),
+            own_keys=game.run_keys("own", runs),
+        )
+        keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
+        return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), draws
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
-    """Returns the initial models (R, p) of runs: their common theta_0, or a draw for each run."""
+    """Returns the initial models (R, p) of the runs with these indices (R,)."""
     if not game.unknown_initialisation:
         theta_0 = game.init(root(game.seed, "theta"))
         return jnp.broadcast_to(theta_0, (len(runs), theta_0.size))
@@ -326,9 +340,10 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 that it assumes, and the runs' theta_0.
+    """Returns the adversary's state before training, and two initial models (p,).
 
-    Raises InputError if the adversary's functions break its contract.
+    The first model is the theta_0 that the adversary assumes, the second is that of the runs. Raises
+    InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -338,7 +353,7 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     leaves, structure = jax.tree.flatten(state)
     types = tuple(map(jax.typeof, leaves))
-    # Without `init`, which may contain the data, adversaries of many cells are equal.
+    # `init` may contain the data, so it differs between games that are otherwise equal.
     _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
     return state, assumed, theta_0
 
@@ -347,11 +362,14 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
 def _check_shapes(
     adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
 ) -> None:
-    """Raises InputError if the adversary's functions, for a state of these types, break its contract."""
+    """Raises InputError if the adversary's functions break the contract of `Adversary`.
+
+    `structure` and `types` are those of its state. The cache avoids tracing the functions of equal games.
+    """
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
-# The cache keeps all arguments in memory, so it does not get the game with its data.
+# The cache keeps all arguments in memory, so the game with its data is not an argument.
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
@@ -360,14 +378,15 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns the programs that begin a chunk's runs, train a segment, and score (R, K).
+    """Returns three programs for a chunk: they begin its runs, train a segment, and score the models (R, K).
 
-    `init` is run key -> theta_0 (p,) if each run draws its own, or None if all runs share theta_0.
+    Each is a function of a single run, below, mapped over the runs. `init` maps a run's key to its theta_0
+    (p,); it is None if all runs share theta_0.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, with the observer's first memory."""
+        """Returns a run's state before the first step, with an observer's initial memory."""
         first = mechanism.start(theta_0 if init is None else init(key))
         if observer is None:
             return first
@@ -379,22 +398,23 @@ def _map_programs(
         data: Data,
         schedule: Schedule,
         state: Tree,
-        drawn: tuple[Array, Array, Array],
+        draws: Draws,
     ) -> State:
-        """Returns a run after a schedule; `drawn` is its presence (K,), noise key and own key."""
-        presence, noise_key, own_key = drawn
-        state = adversary.draw_for_run(state, own_key)
+        """Returns a run's state after the steps of a schedule; `state` is the adversary's."""
+        state = adversary.draw_for_run(state, draws.own_keys)
         observe = None
         if observer is not None:
             observe = partial(observer.observe, state)
         craft = partial(adversary.craft, state)
-        canaries = Canaries(craft, presence, observe, adversary.crafts_constant, join)
-        return mechanism.segment(hyper, before, data, schedule, canaries, noise_key)
+        constant = adversary.crafts_constant
+        canaries = Canaries(craft, draws.presence, observe, constant, join)
+        return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
     def score(state: Tree, own_key: Array, seen: Tree, theta: Array, theta_0: Array) -> Array:
         """Returns the scores (K,) of a run's model."""
         return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
+    # 0 marks arguments with a leading axis of runs. The states' memory is reused for the states afterwards.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
@@ -403,7 +423,7 @@ def _map_programs(
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
-    """Replaces an adversary's `init` in programs that never call it."""
+    """Stands in for an adversary's `init` in programs that never call it."""
     raise AssertionError("this adversary has no init")
 
 
@@ -440,7 +460,7 @@ def train(
     game: Game,
     store: Store,
     runs: int,
-    chunk: int = 0,
+    chunk: int | None = None,
     checkpoint_seconds: float = 30.0,
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
@@ -448,74 +468,55 @@ def train(
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
     One process at a time trains in a store; others wait. If memory runs out, training continues with chunks
-    of half the size, and reports this on stderr.
+    of half the size, and a line on stderr reports this.
 
     Args:
       game: the game to train.
       store: the store of scores and checkpoints.
       runs: the total number of runs.
-      chunk: the number of runs of a chunk; 0: what fits into this machine's memory or cache.
-      checkpoint_seconds: the minimum time between two checkpoints; 0: one after each segment.
+      chunk: the number of runs of a chunk; None for as many as fit into this machine's memory or cache.
+      checkpoint_seconds: the minimum time between two checkpoints.
       progress: called with the number of runs trained since the last call, which may be a fraction.
       watch: called with a chunk after each segment.
 
     Raises:
-      InputError: memory runs out with a single run at a time, or a run diverged.
+      InputError: memory runs out with a single run at a time, or a model diverged.
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
 
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
     begin = end = time.perf_counter()
-    model_steps = 0  # since compilation
+    model_steps = 0  # since `begin`
     trained_runs = 0
 
-    def advance(finished_runs: int, finished_steps: int) -> None:
-        """Counts a finished segment, and reports it as a fractional number of runs."""
+    def advance(finished_runs: int, steps: int) -> None:
+        """Adds a finished segment to the cost, and reports it as a fractional number of runs."""
         nonlocal begin, end, model_steps
         end = time.perf_counter()
-        finished = finished_runs * finished_steps
-        model_steps += finished
-        if not finished:  # the first call, after compilation
+        model_steps += finished_runs * steps
+        if not finished_runs:  # `play` has just compiled
             begin = end
             model_steps = 0
-        progress(finished / len(game.schedule.mask))
+        progress(finished_runs * steps / len(game.schedule.mask))
 
-    size = min(chunk, runs) or chunk_size(game, runs)
+    size = min(chunk or chunk_size(game, runs), runs)
     with hold(store.path):
         while missing := store.missing(runs):
             try:
-                for scores in play(game, cut(missing, size), size, advance, checkpoints, watch):
+                for scores in play(game, missing, size, advance, checkpoints, watch):
                     store.save(scores)
                     trained_runs += len(scores.scores)
             except jax.errors.JaxRuntimeError as error:
-                if not _is_out_of_memory(error):
-                    raise
+                require_out_of_memory(error)
                 size //= 2
-                require(size, "out of memory with one run at a time: lower `batch_size`")
+                require(size, ONE_RUN_TOO_LARGE)
                 print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
     return Trained(store.load(runs), trained_runs, end - begin, size, model_steps)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Returns whether an error is JAX's for a device that ran out of memory."""
-    return "RESOURCE_EXHAUSTED" in str(error)
-
-
-class ChunkTrainer:
-    """Trains chunks of a game on request, and keeps its programs and data on the devices between requests."""
-
-    def __init__(self, game: Game, size: int) -> None:
-        """Makes a trainer for chunks of at most `size` runs; the first `train` compiles."""
-        self._make_player = functools.cache(partial(Player, game, size))
-
-    def train(self, chunk: Range) -> Scores | None:
-        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out."""
-        first, stop = chunk
-        try:
-            return self._make_player().play(first, stop - first)
-        except jax.errors.JaxRuntimeError as error:
-            if not _is_out_of_memory(error):
-                raise
-            return None
+def require_out_of_memory(error: Exception) -> None:
+    """Raises a JAX error again, unless it reports that a device ran out of memory."""
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        raise error

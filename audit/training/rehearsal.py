@@ -1,11 +1,12 @@
-"""Measures how much training steps stretch distances, along runs that no audit uses.
+"""Measures by how much training steps stretch the distance between models, along runs that no audit uses.
 
-The runs train as the game's own, with and without canaries, and with different noise. The largest value over
-all runs counts. Small models are measured at every step. Large models are measured on a grid; a step between
-two measured steps takes the larger value.
+These runs train like the game's own, with and without canaries, but with different noise. A step's constant
+is its largest value over all runs. Small models are measured at every step, large models at some steps; a
+step between two measured steps takes the larger value.
 
-A derivative does not show jumps near a model. Secants on lines through the models of all runs search for
-them. The lines follow the noise, the gradient and the canaries, the directions that other runs may take.
+Derivatives do not show jumps of the gradient near a model. To find them, we also measure secants, on lines
+through the models. The lines follow the noise, the gradient and the canaries: the directions in which other
+runs may move.
 """
 
 import math
@@ -28,22 +29,22 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The measured steps of a run times its parameters, within the limits below.
+# By default, a run's measured steps times the model's parameters are about this number, within the bounds.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-_MIN_SHARE = 0.01  # of the largest distance; closer models count as together
-_LARGE = 10_000  # parameters: measuring a step takes seconds
+_MIN_FRACTION = 0.01  # of the largest distance; closer models count as one
+_LARGE = 10_000  # parameters from which the measurement of a step takes seconds
 
 
 class Effort(NamedTuple):
-    """The extent of a measurement.
+    """The amount of work in a measurement.
 
     Attributes:
       runs: The number of runs; every other run has the canary.
-      steps: The largest number of measured steps of a run.
-      walked: The largest number of a run's steps with secants along lines.
-      reach: The number of secants on either side of the model.
+      steps: The largest number of steps of a run with measured derivatives.
+      walked: The largest number of steps of a run with measured secants.
+      reach: The number of secants on a line, on each side of the model.
     """
 
     runs: int
@@ -53,11 +54,11 @@ class Effort(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """The measured stretch of distances by the steps of T-step runs.
+    """The result of a measurement of T-step runs.
 
     Attributes:
       constants: (T,) the largest singular value of each step's Jacobian, over all runs.
-      secants: For each run and step with lines, the stretch of the secant that exceeds derivatives most.
+      secants: For each run and each step with secants, the secant that exceeds the derivative most.
     """
 
     constants: NDArray[np.float64]
@@ -65,7 +66,7 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a number of parameters: a minute or two on two cores."""
+    """Returns the default effort for a model of this many parameters: a minute or two on two cores."""
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED), _MAX_MEASURED)
     if parameters < _LARGE:
         return Effort(runs=4, steps=steps, walked=200, reach=16)
@@ -73,12 +74,12 @@ def usual_effort(parameters: int) -> Effort:
 
 
 def count_measured(steps: int, effort: Effort) -> int:
-    """Returns the number of measured steps of a run: the first, and then one in each interval."""
+    """Returns the number of measured steps of a run: the first step, then one per interval."""
     return math.ceil(steps / _choose_interval(steps, effort))
 
 
 def _choose_interval(steps: int, effort: Effort) -> int:
-    """Returns the interval between measured steps that measures at most `effort.steps` steps."""
+    """Returns the shortest interval between measured steps with at most `effort.steps` measured steps."""
     return math.ceil(steps / effort.steps)
 
 
@@ -89,15 +90,15 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
-    """Trains a few runs that no audit uses, and measures how much their steps stretch distances.
+    """Trains a few runs that no audit uses, and measures by how much their steps stretch distances.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
-      clipped_sum: The game's clipping strategy.
-      effort: The extent of the measurement; at least 2 runs.
-      distances: (T,) the distance before each step of the two models that the hidden-state bound couples
-        (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size. It
-        determines the length of secants.
+      clipped_sum: The function that sums the game's clipped gradients.
+      effort: The amount of work; at least 2 runs.
+      distances: (T,) the distance, before each step, of the two models that the hidden-state bound couples
+        (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size. Secants have
+        this length.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
@@ -106,23 +107,27 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     with_lines = _choose_steps_with_lines(distances, effort)
-    values: dict[int, float] = {}
-    directions: dict[int, NDArray[np.float64]] = {}
+    values: dict[int, float] = {}  # by measured step
+    directions: dict[int, NDArray[np.float64]] = {}  # by run: the direction that stretched most
     secants: list[Stretch] = []
 
     def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures how much a step stretches distances between models close to each run's model (R, p).
+        """Adds the measurement of a step at the runs' models (R, p) to `values` and `secants`.
 
-        `inserted` (R, p) is the canary's contribution to each run's step, a direction for secants.
+        `inserted` (R, p) is the canary's contribution to the step of each run, a direction for secants.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = np.asarray(thetas)
         constants = []
         for run, theta in enumerate(models):
-            # The direction at the last measured step is close.
+            # The search begins at the last measured step's direction, which is often close.
             largest = expansion.largest_expansion(
-                step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
+                step_map,
+                jnp.asarray(theta),
+                batch,
+                start=directions.get(run),
+                seed=(step, run),
             )
             directions[run] = largest.direction
             constants.append(largest.constant)
@@ -134,7 +139,7 @@ def rehearse(
                 derivative=values[step],
                 most=max(values.values()),
             )
-            # With a single canary, the next run is of the other world.
+            # With a single canary, one of two neighbouring runs has it.
             to_next = np.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
@@ -147,13 +152,13 @@ def rehearse(
         progress(1.0)
 
     def watch(midway: Midway) -> None:
-        """Measures the next step, if any, at a chunk's models between two segments."""
+        """Measures the step that follows a segment, if there is one, at the models of a chunk."""
         if midway.steps < steps:
             inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, np.asarray(inserted))
 
-    # Audits have indices below MAX_RUNS, so these runs have different randomness. The first is even: a
-    # single canary is inserted in odd runs.
+    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. We begin with an even
+    # index, because a single canary is inserted in odd runs.
     first = MAX_RUNS + MAX_RUNS % 2
     thetas = games.initial_models(game, np.arange(first, first + runs))
     # A canary at the first step only matters to later steps.
@@ -170,8 +175,8 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step of each run.
 
-    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p), for canary t
-    modulo K.
+    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t it
+    takes canary t modulo K, so that all canaries get their turn.
     """
     adversary = game.adversary
     norm = jnp.float32(game.hyper.clipping_norm)
@@ -189,10 +194,10 @@ def _make_inserter(
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
-    """Returns up to `effort.walked` measured steps, with secants along lines.
+    """Returns the steps at which secants are measured: up to `effort.walked` of the measured steps.
 
-    They are spread evenly over the measured steps before which the two coupled models differ, or over all if
-    the models never differ.
+    They are spread evenly over the measured steps before which the two coupled models differ, or over all
+    measured steps if the models never differ.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -205,8 +210,8 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    If they are together, it is the largest distance of any step, because a shorter secant would only show
-    rounding errors. Secants of length 0 count as not stretched.
+    Where the models do not differ, it is their largest distance at any step, because short secants would only
+    show rounding errors. Secants of length 0 count as not stretched.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -214,16 +219,17 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns whether the coupled models differ by over _MIN_SHARE of the largest distance, (T,)."""
-    return np.asarray(distances > _MIN_SHARE * distances.max())
+    """Returns, for each step, True if the models differ by over _MIN_FRACTION of the maximum, (T,)."""
+    return np.asarray(distances > _MIN_FRACTION * distances.max())
 
 
 def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
-    """Spreads the values of measured steps over all T steps, (T,).
+    """Returns a value for each of T = `steps` steps, (T,), from {measured step: value} in rising order.
 
-    A step between two measured steps takes the larger of their values; steps after the last take its value.
+    A step between two measured steps takes the larger of their values. Steps after the last measured step
+    take its value.
     """
-    measured = np.array(list(values))  # in rising order
+    measured = np.array(list(values))
     numbers = np.arange(steps)
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)

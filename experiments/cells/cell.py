@@ -35,14 +35,12 @@ class Audited(NamedTuple):
 class DataSets:
     """The models' data, from the user's files or as `audit` finds them. They are loaded on first use."""
 
-    def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
+    def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores paths, to load the data later.
 
         `data_files` are the user's files or folders that replace published data sets, by the data set's name.
-        `tfds_dir` is a folder with data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
-        self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
         # The most recent clients, by every value that determines them.
         self._federations: dict[tuple[object, ...], Federation] = {}
@@ -64,7 +62,7 @@ class DataSets:
         """
         data = task(model).data
         if data.name not in self._loaded:
-            sources = Sources(self._files.get(data.file), self._tfds_dir)
+            sources = Sources(self._files.get(data.file))
             try:
                 self._loaded[data.name] = data.load(sources)
             except InputError as error:
@@ -82,7 +80,7 @@ class DataSets:
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
-            sources = Sources(self._files.get(task.file), self._tfds_dir)
+            sources = Sources(self._files.get(task.file))
             self._federations = {key: task.load(setting, sources)}
         return self._federations[key]
 

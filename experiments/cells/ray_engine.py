@@ -21,7 +21,13 @@ from audit.storage import files, store
 from audit.storage.store import Range, Scores, Store, count_runs, cut, hold
 from audit.tasks.task import Dataset
 from audit.training.driver import GameRecipe
-from audit.training.game import ChunkTrainer, Trained, chunk_size
+from audit.training.game import (
+    ONE_RUN_TOO_LARGE,
+    Player,
+    Trained,
+    chunk_size,
+    require_out_of_memory,
+)
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
 
@@ -51,15 +57,17 @@ def prepare(
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
     """Returns the scores of a chunk of runs. Splits the chunk in half if memory runs out."""
     prepare_jax(devices)
-    size = count_runs([chunk])
+    first, stop = chunk
+    size = stop - first
     key = (recipe.key, size)
-    if key not in _TRAINER:
-        _TRAINER.clear()
-        _TRAINER[key] = ChunkTrainer(recipe.make(data), size)
-    scores = _TRAINER[key].train(chunk)
-    if scores is not None:
-        return [scores]
-    require(size > 1, "out of memory with one run at a time: lower `batch_size`")
+    try:
+        if key not in _PLAYER:
+            _PLAYER.clear()
+            _PLAYER[key] = Player(recipe.make(data), size)
+        return [_PLAYER[key].play(first, size)]
+    except RuntimeError as error:  # JAX's errors are of this type
+        require_out_of_memory(error)
+    require(size > 1, ONE_RUN_TOO_LARGE)
     parts = []
     for half in cut([chunk], (size + 1) // 2):
         parts += train(devices, recipe, data, half)
@@ -79,8 +87,8 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-# A worker's last trainer, by the recipe's key and the chunk size: it keeps its compiled program.
-_TRAINER: dict[tuple[str, int], ChunkTrainer] = {}
+# A worker's last player, by the recipe's key and the chunk size: it keeps its compiled programs.
+_PLAYER: dict[tuple[str, int], Player] = {}
 
 
 class Cluster:

@@ -42,8 +42,8 @@ def main() -> None:
     values = cli.values(Attacked)
     given = [name for name in values if FLAGS[name].present]
     setting = attacked.resolve_setting(values, given)
-    # --data_file replaces the model's data set.
-    data = DataSets({federated_task(setting.model).file: FLAGS.data_file}, FLAGS.tfds_dir)
+    # --data replaces the model's data set.
+    data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style

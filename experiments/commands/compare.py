@@ -34,8 +34,8 @@ def main() -> None:
     from experiments.cells.work import Workplace
     from experiments.compare import rows
 
-    data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
-    data.load(compared.model)  # reports a bad --data_file before training
+    data = DataSets({task(compared.model).data.file: FLAGS.data})
+    data.load(compared.model)  # reports a bad --data before training
     all_rows = rows.find_rows(compared, Workplace(out, data))
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
     figure = rows.draw(all_rows, upper_bound, compared.delta)

@@ -9,7 +9,7 @@
     ./run.sh list --report=page.html              a page on the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data_file). Trained runs are kept under --out and are not trained again. An
+emnist_cnn and word_lstm (with --data). Trained runs are kept under --out and are not trained again. An
 interrupted run continues.
 """
 

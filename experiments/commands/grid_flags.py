@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from audit.api import combine
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax
@@ -81,7 +82,7 @@ def run(runs: int | None) -> None:
             not FLAGS[name].present, f"--{name} requires a single audit: drop --vary or --{name}"
         )
     axes = _parse_axes(FLAGS.vary)
-    combinations = grid.combine(axes)
+    combinations = combine(axes)
     audits = []
     data_sets = set()
     for values in combinations:
@@ -89,10 +90,10 @@ def run(runs: int | None) -> None:
         audits.append(audit)
         data_sets.add(task(audit.setting.model).data.file)
     sources = cli.sources()
-    is_clear = sources.data_file is None or len(data_sets) == 1
-    message = f"--data_file={sources.data_file}: these models have several data sets; drop it"
+    is_clear = sources.data is None or len(data_sets) == 1
+    message = f"--data={sources.data}: these models have several data sets; drop it"
     require(is_clear, message)
-    data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
+    data = DataSets(dict.fromkeys(data_sets, sources.data))
     place = Workplace(cli.folder(), data)
 
     cells = work.distinct(map(audit_cell, audits))

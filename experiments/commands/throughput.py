@@ -37,8 +37,8 @@ def main() -> None:
     engines = cli.choose_names("engines", throughput.ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(
-        FLAGS.data_file is None or len(models) == 1,
-        "--data_file requires a single model in --models",
+        FLAGS.data is None or len(models) == 1,
+        "--data requires a single model in --models",
     )
     sources = cli.sources()
 

@@ -1,6 +1,5 @@
 """Audits of a grid of settings: the cells, table and heat map of all combinations of fields' values."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.errors import require
 from audit.report.table import Table, at_least, at_most
 from audit.storage.store import hash_of
 from audit.training import driver
@@ -18,22 +16,6 @@ from experiments.cells.cell import Audited
 from experiments.cells.work import Workplace
 from experiments.sweeps.panels import draw_heat_map, draw_panels
 from experiments.sweeps.records import Record, Records, field
-
-MAX_AUDITS = 1000
-
-
-def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations {name: value} of the axes' values; the last axis changes fastest.
-
-    Raises InputError if there are more than MAX_AUDITS combinations.
-    """
-    combined = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
-    num_audits = len(combined)
-    require(
-        num_audits <= MAX_AUDITS,
-        f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}",
-    )
-    return combined
 
 
 def describe(values: Mapping[str, Any]) -> str:

@@ -17,9 +17,9 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     examples of each client. `test_features` and `test_labels` are optional. Returns the first
     `setting.clients` clients; 0 means all. Raises InputError if there is no file or it has another form.
     """
-    hint = "name an .npz file of features, labels and counts with `data_file`"
+    hint = "name an .npz file of features, labels and counts with `data`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
-    arrays, source, checksum = load_arrays(recipe, Sources(sources.data_file))
+    arrays, source, checksum = load_arrays(recipe, Sources(sources.data))
     counts = arrays["counts"][: setting.clients or None]
     owners = np.repeat(np.arange(len(counts)), counts)
     rows = slice(len(owners))

@@ -162,5 +162,5 @@ FASHION_MNIST = Recipe(
         sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
         read=_read_debian,
     ),
-    hint="update apt's lists of packages, or name a file with `data_file` or a TFDS folder with `tfds_dir`",
+    hint="update apt's lists of packages, or name a file or a TFDS folder with `data`",
 )

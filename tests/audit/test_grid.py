@@ -1,4 +1,4 @@
-"""Grids of audits from Python: combinations, table and figure, and custom adversaries on our models."""
+"""Tests grids of audits from Python, and custom adversaries on the repository's models."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ def loss(params, labelled):
 
 
 def first_coordinate():
-    """Returns an adversary that notes when it is traced."""
+    """Returns an adversary that records each time it is traced."""
 
     def init(key, theta_0, clipping_norm):
         return clipping_norm * jnp.zeros_like(theta_0).at[0].set(1)
@@ -67,7 +67,7 @@ def test_audits_that_differ_in_traced_settings_share_their_program(tmp_path):
 
 
 def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_file):
-    given = {"data_file": housing_file, "runs": 40, "insertions": 2, "batch_size": 8}
+    given = {"data": housing_file, "runs": 40, "insertions": 2, "batch_size": 8}
     result = audit.audit("fcnn", adversary=first_coordinate(), out=tmp_path, **given)
     assert result.conclusion.runs == 40 and (result.folder / "report.html").exists()
     with pytest.raises(audit.InputError, match="adversary"):
@@ -86,4 +86,4 @@ def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_f
 )
 def test_what_is_not_a_grid_is_refused(vary, says):
     with pytest.raises(audit.InputError, match=says):
-        _audit_grid(lambda **settings: None, vary)
+        _audit_grid(lambda **settings: None, {"vary": vary})

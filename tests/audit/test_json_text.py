@@ -1,4 +1,4 @@
-"""JSON text that any reader accepts: null stands for what JSON has no number for."""
+"""JSON text must be valid for any reader, with null for infinity and NaN."""
 
 import json
 
@@ -9,7 +9,7 @@ from audit.written import write_json
 
 
 def read_strictly(text):
-    """Returns the content of JSON text; fails on NaN and Infinity, which Python's own reader takes."""
+    """Returns the content of JSON text; fails on NaN and Infinity, which Python's reader accepts."""
     return json.loads(text, parse_constant=pytest.fail)
 
 

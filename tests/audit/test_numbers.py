@@ -1,4 +1,4 @@
-"""Numbers and arrays of NumPy, JAX and others where `import audit` takes numbers and scores."""
+"""`import audit` accepts numbers and arrays of NumPy, JAX and other libraries."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Canaries, coins and cosines of one run in NumPy: their laws, and that a canary is seen."""
+"""Canaries, coins and cosines of one run in NumPy: their distributions, and the detection of a canary."""
 
 import numpy as np
 import pytest

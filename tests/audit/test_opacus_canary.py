@@ -1,4 +1,4 @@
-"""The canary for Opacus: inserted once a step, at its rate, and nothing else is changed."""
+"""The canary for Opacus is inserted once per step, at its rate, and changes nothing else."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,10 @@ RATE, NORM, BATCH, SIZE = 0.5, 2.0, 10, 60
 
 
 def trained(present, epochs=1, physical=None, **given):
-    """A noiseless training by a Poisson loader, by Opacus alone where present is None: its score, steps by
-    the engine's accountant, final model."""
+    """Trains without noise, with a Poisson loader, and without a canary optimizer if present is None.
+
+    Returns the score, the steps that the engine's accountant counted, and the final model.
+    """
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(SIZE, 4), torch.randint(2, (SIZE,)))
     model, engine = torch.nn.Linear(4, 2), opacus.PrivacyEngine()
@@ -81,7 +83,7 @@ def make_private(parameters, noise_multiplier=0.0, rate=RATE):
 
 
 def trained_with_directions(present, count=3, noise_multiplier=0.0):
-    """A training by Opacus with fresh directions, in batches of several physical ones."""
+    """Trains with Opacus and fresh directions; each batch is split into several physical batches."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     model = opacus.GradSampleModule(network)
@@ -98,7 +100,7 @@ def trained_with_directions(present, count=3, noise_multiplier=0.0):
 
 
 def test_a_rehearsal_with_noise_gives_no_drift():
-    """Without its noise the run of the same seed would look as if it had none: a false violation."""
+    """Its noise would be removed from the run with the same seed, and the claim would seem violated."""
     rehearsal = trained_with_directions(False, noise_multiplier=2.0)
     with pytest.raises(InputError, match="`noise_multiplier=2.0` .*: rehearse with noise_mult"):
         rehearsal.movement()
@@ -121,7 +123,7 @@ def test_every_step_takes_all_directions_once_and_they_are_what_is_scored():
 
 
 def trained_in_a_tensor(run, kind, present=True, count=40):
-    """A training by Opacus with directions in one tensor, in one of several ways; its optimizer."""
+    """Trains with Opacus and directions in one tensor, in one of several ways; returns the optimizer."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
     if kind == "tied":
@@ -197,7 +199,7 @@ def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_st
 
 @pytest.mark.parametrize(("present", "rate"), [(False, RATE), (True, 0.0)])
 def test_no_movement_without_directions_or_a_learning_rate_is_right(present, rate):
-    """A rehearsal of LoRA does not move one factor in its first step, and a warm-up moves nothing."""
+    """LoRA does not move one of its factors in the first step, and a warm-up step moves nothing."""
     model = opacus.GradSampleModule(torch.nn.Linear(8, 4, bias=False))
     optimizer = make_private(model.parameters(), rate=rate)
     optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, present)

@@ -1,4 +1,4 @@
-"""An outsider's model goes through the same game as the paper's, or is refused in one line."""
+"""Custom models are audited like the repository's, or rejected with an error of one line."""
 
 import doctest
 import json
@@ -29,7 +29,7 @@ from tests import programs
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
-# What a second call has no reason for.
+# Work that a second call must not repeat.
 WORK = [(game, "train"), (build, "build"), (own, "_find_strategy")]
 HEAVY = {"jax", "flax", "optax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
@@ -93,7 +93,7 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
 
 
 class Mixed(nn.Module):
-    """A function between dense layers that would mix examples if they were columns of one array."""
+    """Two dense layers with a function between them that would mix examples in one array."""
 
     mix: Callable[[jax.Array], jax.Array]
 
@@ -103,7 +103,7 @@ class Mixed(nn.Module):
 
 
 class Tied(nn.Module):
-    """An autoencoder whose decoder reuses the kernel, which book-keeping does not see."""
+    """An autoencoder whose decoder reuses the kernel, which book-keeping does not notice."""
 
     @nn.compact
     def __call__(self, x):
@@ -139,7 +139,7 @@ def test_the_fastest_strategy_that_clips_rightly_is_chosen(
 
 
 def doubled():
-    """The example's adversary but for a constant."""
+    """Returns the example's adversary with doubled scores."""
     adversary = own_adversary.constant_direction()
     return adversary._replace(score=lambda *seen: 2 * adversary.score(*seen))
 
@@ -164,7 +164,7 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
 @pytest.mark.slow
 @pytest.mark.parametrize("reads", ["score", "craft"])
 def test_an_adversary_that_reads_what_changes_is_audited_anew(dataset, tmp_path, reads):
-    """Its functions are the same objects, and compute something else."""
+    """Its functions are the same objects but now compute something else."""
     factors = {"score": 1.0, "craft": 1.0}
     ones = own_adversary.constant_direction()
     adversary = ones._replace(
@@ -306,12 +306,12 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     file = tmp_path / "housing.csv"
     np.savetxt(file, rows, delimiter=",", header=columns, comments="")
     flags = {"adversary": "gc_r", "k": 2, "insertions": 3, "batch_size": 20}
-    found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
+    found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
     assert (found.folder / "audit.json").exists() and len(found.conclusion.worlds[0]) == 20
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):
-        audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
+        audit.audit(runs=40, out=tmp_path / "out", data=str(file), k=0)
 
 
 WITHOUT_EXAMPLES = {"InputError", "__version__"}

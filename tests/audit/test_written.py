@@ -1,4 +1,4 @@
-"""Words that fit the number before them, and levels as people read them: no digit is lost."""
+"""Nouns agree with their numbers, and levels keep all their digits."""
 
 import pytest
 

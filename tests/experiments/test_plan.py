@@ -21,7 +21,7 @@ def command(*flags, **changes):
 )
 def test_plan_says_bounds_runs_and_time(housing_file, tmp_path, flags, method):
     small = ("--insertions=8", "--batch_size=20", "--tightness=0.5")
-    process = command(f"--data_file={housing_file}", *flags, *small, XDG_CACHE_HOME=str(tmp_path))
+    process = command(f"--data={housing_file}", *flags, *small, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     assert "looking for the runs that prove 50% of it ..." in process.stderr
     assert not re.search(r"\d<[\d?]|s/audits", process.stderr)  # times that are left

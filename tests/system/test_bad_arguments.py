@@ -104,7 +104,7 @@ DOORS = {
         {**LIMITED, "delta": (0, 1)},
         ("k", "insert"),
     ),
-    "audit": (at(audit.audit, data_file="nowhere.csv"), RUNS, ()),
+    "audit": (at(audit.audit, data="nowhere.csv"), RUNS, ()),
     "audit_loss": (of_loss, RUNS, ("params",)),
     "check_step": (CHECKED, {name: (-1,) for name in STATED}, ("step", "params", "batch")),
     "check_batches": (

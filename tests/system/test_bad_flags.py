@@ -57,13 +57,13 @@ SETTINGS = {  # by command
 EPOCHS = ("--batches=4", "--epochs=2", "--noise_multiplier=1")
 # What a command needs to look at a flag. A range is checked before data, which are not there, are read.
 BESIDE = {
-    "audit": ("--data_file=nowhere.csv",),
+    "audit": ("--data=nowhere.csv",),
     "bound": ("--scores=scores.npz", "--noise_multiplier=1", "--insertions=10", "--lipschitz=1"),
-    "canife": ("--data_file=nowhere.npz",),
+    "canife": ("--data=nowhere.npz",),
     "check": ("--example=numpy",),
     "claim": ("--sampler=shuffled", *EPOCHS),
-    "compare": ("--data_file=nowhere.npz",),
-    "federated": ("--data_file=nowhere.npz",),
+    "compare": ("--data=nowhere.npz",),
+    "federated": ("--data=nowhere.npz",),
     "list": ("--report=page.html",),
 }
 # Flags that a command reads only with others.
@@ -147,21 +147,20 @@ def test_a_bad_value_of_any_flag_is_named(command, forked, homes, tmp_path_facto
 
 
 TOGETHER = """
-audit --data_file=a.csv --tfds_dir=b | are both set; name one
-audit --data_file=no.csv --steps=20 --k=21 | --k=21 exceeds the 20 training steps
-audit --data_file=no.csv --steps=20 --insertions=3 | --steps=20 and --insertions=3 conflict: drop one
-audit --data_file=no.csv --k=5 --insertions=9000000 | --insertions=9000000 times --k=5: give at most
-audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, poisson:RATE
-audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
-audit --data_file=no.csv --until=refuted | --until requires --adversary=sphere
-audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
+audit --data=no.csv --steps=20 --k=21 | --k=21 exceeds the 20 training steps
+audit --data=no.csv --steps=20 --insertions=3 | --steps=20 and --insertions=3 conflict: drop one
+audit --data=no.csv --k=5 --insertions=9000000 | --insertions=9000000 times --k=5: give at most
+audit --data=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, poisson:RATE
+audit --data=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
+audit --data=no.csv --until=refuted | --until requires --adversary=sphere
+audit --data=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
 audit --confidence=95 | --confidence must be between 0 and 1, got 95.0; did you
 audit stray | 'stray' is not a flag
 audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'
-audit --data_file=missing.csv | missing.csv
-audit --data_file=scores.npz | scores.npz cannot be used
-audit --model=fcnn --tfds_dir=missing | it does not have california_housing prepared
+audit --data=missing.csv | missing.csv
+audit --data=scores.npz | scores.npz cannot be used
+audit --model=fcnn --data=. | it does not have california_housing prepared
 audit --out= | --out=: name a folder
 audit --out=-x | --out=-x: name a folder without a dash
 --model=nobody | --model=nobody is unknown
@@ -200,10 +199,10 @@ plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
 landscape --sigmas=0 | --sigmas: 0: give 1e-06
 landscape --batch_sizes=1.5 | give whole numbers
-federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: clients only get images
-federated --model=linear --data_file=images.npz --clients=41 | --clients must be between 1 and 40
-compare --data_file=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
-canife --data_file=nowhere.npz | nowhere.npz
+federated --model=fcnn --data=housing.csv | --model=fcnn cannot be trained so: clients only get images
+federated --model=linear --data=images.npz --clients=41 | --clients must be between 1 and 40
+compare --data=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
+canife --data=nowhere.npz | nowhere.npz
 """
 
 
@@ -214,7 +213,7 @@ def test_what_does_not_go_together_is_one_line(case, forked, homes, tmp_path):
 
 
 def audit_built_in(**given):
-    audit.audit(**{"data_file": "nowhere.csv", **given})
+    audit.audit(**{"data": "nowhere.csv", **given})
 
 
 def audit_own_loss(**given):

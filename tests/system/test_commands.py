@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def audit(run_command, housing_file):
     def call(out, *flags):
         small = ("--runs=120", "--insertions=20", "--batch_size=50", "--noise_multiplier=1")
-        return run_command("audit", f"--data_file={housing_file}", f"--out={out}", *small, *flags)
+        return run_command("audit", f"--data={housing_file}", f"--out={out}", *small, *flags)
 
     return call
 

@@ -93,10 +93,10 @@ for line in json.loads(lines):
     flags.FLAGS.unparse_flags()
 """
 SMALLER = {  # what keeps a command of the first page to some seconds, on made-up data; a later flag wins
-    "audit": ("--data_file=images.npz", "--runs=4", "--insertions=4", "--batch_size=8"),
+    "audit": ("--data=images.npz", "--runs=4", "--insertions=4", "--batch_size=8"),
     "bound": (),
     "check": (),
-    "first": ("--data_file=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
+    "first": ("--data=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
     "list": (),
 }
 

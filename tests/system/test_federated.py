@@ -63,17 +63,17 @@ def run(run_command, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_told_kept_and_not_trained_again(run, image_file, tmp_path):
-    first, told = run(*FLAGS, f"--data_file={image_file}")
+    first, told = run(*FLAGS, f"--data={image_file}")
     assert "1/1 runs" in told
-    second, silent = run(*FLAGS, f"--data_file={image_file}")
+    second, silent = run(*FLAGS, f"--data={image_file}")
     assert second == first and "runs" not in silent
     (answer,) = (tmp_path / "results").glob("*/answer.json")
     answer.write_text(answer.read_text()[:-9])
-    again, said = run(*FLAGS, f"--data_file={image_file}")
+    again, said = run(*FLAGS, f"--data={image_file}")
     assert "answer.json is damaged: set aside, it counts as missing" in said
     lines = [line for line in first.splitlines() if line and "accuracy" not in line]
     assert lines == [line for line in again.splitlines() if line]
-    several, _ = run(*FLAGS, f"--data_file={image_file}", "--runs=3")
+    several, _ = run(*FLAGS, f"--data={image_file}", "--runs=3")
     assert "3 runs" in several and len(list((tmp_path / "results").glob("*/scores_*"))) == 2
 
 

@@ -12,12 +12,12 @@ from tests.system import killed
 
 MAX_SECONDS = 10.0  # from an interrupt to the end
 AUDIT = (
-    *("audit", "--data_file={housing}", "--insertions=20", "--batch_size=50"),
+    *("audit", "--data={housing}", "--insertions=20", "--batch_size=50"),
     *("--noise_multiplier=1", "--runs=40"),
 )
 LANDSCAPE = ("landscape", "--sigmas=4", "--batch_sizes=4", "--steps=5", "--runs=100")
 FEDERATED = (
-    *("federated", "--model=linear", "--data_file={images}", "--clients=10", "--cohort=4"),
+    *("federated", "--model=linear", "--data={images}", "--clients=10", "--cohort=4"),
     *("--rounds=60", "--canaries=100", "--runs=2"),
 )
 KEPT = (".npz", "result.json", "answer.json")  # files that hold no times

@@ -179,7 +179,7 @@ KILLED_AT = ("config.json", "round_0000001.npz", "round_0000002.npz", "rounds.cs
 @pytest.mark.slow
 def test_canife_killed_at_any_point_ends_with_the_same_bits(image_file, tmp_path):
     """A kill may leave half a file in a cache."""
-    started, out = (*CANIFE, f"--data_file={image_file}"), tmp_path / "killed"
+    started, out = (*CANIFE, f"--data={image_file}"), tmp_path / "killed"
     caches = dict.fromkeys(("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"), str(tmp_path / "cache"))
     printed = killed.left_alone(*started, f"--out={tmp_path / 'alone'}", home=tmp_path, **caches)
     for name in KILLED_AT:

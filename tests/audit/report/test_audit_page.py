@@ -99,7 +99,7 @@ def test_the_images_are_the_same_bits_each_time():
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
-    about = [subjects.describe_setting(folder, 1e-3) for folder in index.settings(tmp_path)]
+    about = [subjects.describe_setting(folder, 1e-3) for folder in index.list_stores(tmp_path)]
     outline = Outline(report.make_audits_page(about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}

@@ -1,4 +1,4 @@
-"""Which library of training is missing, and what is said of it."""
+"""Messages about missing libraries for training."""
 
 import configparser
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def find_modules_of_extra(name):
-    """The modules that an extra of setup.cfg brings."""
+    """Returns the modules that an extra of setup.cfg installs."""
     configuration = configparser.ConfigParser()
     configuration.read(ROOT / "setup.cfg")
     lines = configuration["options.extras_require"][name].split("\n")

@@ -1,4 +1,4 @@
-"""The number of cores, as each platform and version of Python tells it."""
+"""The number of cores on each platform and version of Python."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Pools and processes: what they give, and how they end when they, or who began them, are struck or die."""
+"""Pools of processes: their results, and their end if they or their parent are killed."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_what_a_process_raises_and_its_death_are_input_errors():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_in_silence_with_who_began_them(how, tmp_path):
-    """Ctrl-C goes to all of them, SIGKILL to the parent alone."""
+    """Sends Ctrl-C to all processes, or SIGKILL only to the parent."""
     (tmp_path / "main.py").write_text(POOL)
     (tmp_path / "pids").mkdir()
     argv = [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "pids")]
@@ -80,7 +80,7 @@ def waited_for(holds):
 
 
 def runs(pid):
-    """Whether a process is there, and no zombie that nobody waits for."""
+    """Returns True if a process is alive and not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

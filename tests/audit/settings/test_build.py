@@ -1,4 +1,4 @@
-"""Values out of range, errors of a device, and what stays in memory after a game."""
+"""Values out of range, errors of devices, and objects that stay in memory after a game."""
 
 import gc
 import weakref
@@ -34,7 +34,7 @@ def dataset():
     ],
 )
 def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack, play):
-    """Without noise, along coordinates in which the data do not vary, or in a direction of the run's own."""
+    """Without noise, along coordinates in which the data do not vary, or along a run's own direction."""
     features = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32) / 9
     features[:, 6:] = 0
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
@@ -85,7 +85,7 @@ def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, mo
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     for setting, word in ((SETTING, "HIGHEST"), (tf32, "HIGH")):
         trained = build.trainee(setting.model, dataset)
-        clipped_sum = build.choices(setting, trained).clipped_sum
+        clipped_sum = build.make_dpsgd(setting, trained).clipped_sum
         batch = dataset.features[:4], dataset.labels[:4]
         program = str(
             jax.make_jaxpr(clipped_sum)(jnp.zeros(trained.model.n_parameters), batch, 1.0)

@@ -1,4 +1,4 @@
-"""Federated settings: their names, who takes part, what is accounted, and the game that is built."""
+"""Federated settings: identity, participation, accounting, and the game."""
 
 import dataclasses
 
@@ -55,7 +55,7 @@ def test_sampling_bounds_a_participant_below_certain_participation():
 
 
 def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual():
-    """The sum's and the count's mu, added as squares, are the whole's."""
+    """The squares of mu for the sum and for the count add up to that of the whole round."""
     assert federated.noise(SMALL) == (0.5, 0.0, 0.0)
     split = federated.noise(changed(quantile=0.5, cohort=100, noise_multiplier=1.5))
     assert split.on_count == 5 and split.multiplier > 1.5
@@ -79,7 +79,7 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
 @pytest.mark.slow
 @pytest.mark.parametrize("observe", federated.OBSERVED)
 def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
-    """The game of each kind of observation, trained, watched and stored."""
+    """Trains the game of each value of `observe`, and stores its scores."""
     setting = changed(observe=observe, noise_multiplier=0.05, client_learning_rate=0.01)
     participation = build_federated.rounds(setting, clients)
     looks = []

@@ -1,4 +1,4 @@
-"""A stored result is named by what decides it: golden names."""
+"""Names of stored results depend only on fields that decide the scores: golden names."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A chunk goes on from its last checkpoint to the bit, and never from one that is damaged."""
+"""A chunk continues from its last checkpoint with the same bits, and never from a damaged one."""
 
 import errno
 
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def stored(folder):
-    """Checkpoints after every segment, of which a chunk has two."""
+    """Returns the checkpoints of a chunk after its first two segments."""
     stored = Checkpoints(folder, 0)
     stored.offer("chunk", 1, jax.tree.map(jnp.zeros_like, STATES))
     stored.offer("chunk", 2, STATES)

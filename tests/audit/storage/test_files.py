@@ -1,4 +1,4 @@
-"""A file or folder is there whole or not at all, and what is damaged is moved out of the way, never lost."""
+"""Files are written whole or not at all, and damaged files are renamed, never lost."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from tests.forks import python
 )
 def test_what_fails_beside_leaves_nothing_and_what_was_there(tmp_path, error):
     (tmp_path / "path").write_text("before")
-    with pytest.raises(type(error)), files.beside(tmp_path / "path") as place:
+    with pytest.raises(type(error)), files.replacing(tmp_path / "path") as place:
         place.write_text("whole")
         raise error
     assert [path.name for path in tmp_path.iterdir()] == ["path"]
@@ -51,7 +51,7 @@ from pathlib import Path
 from audit.storage import files
 
 for name in sys.argv[1:]:
-    temporary = files.beside(Path(name)).__enter__()
+    temporary = files.replacing(Path(name)).__enter__()
     temporary.write_text("half")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -65,7 +65,7 @@ def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_p
     others = {name, f".{name}", f".{name}.{'0' * 8}", ".lock", f"{name}.damaged-123456"}
     for other in others:
         (tmp_path / other).touch()
-    with files.beside(tmp_path / name) as temporary:
+    with files.replacing(tmp_path / name) as temporary:
         temporary.touch()
         files.remove_abandoned(tmp_path)
         assert set(os.listdir(tmp_path)) == others | {temporary.name}

@@ -1,4 +1,4 @@
-"""What lies under a root is found by its setting; audit.json is read as written, and nothing else."""
+"""Stores are found by their setting, and audit.json is read as it was written."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence.canaries import make_sets
 from audit.storage import index
-from audit.storage.store import Kept, Scores, Store
+from audit.storage.store import Scores, Store, StoredResult
 from audit.written import Level
 
 SETTING = {"adversary": "gc_r", "steps": 250}
@@ -51,14 +51,14 @@ def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
 def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
     later = Store(tmp_path, SETTING | {"steps": 251})
     Store(tmp_path, SETTING | {"steps": 252})
-    assert index.settings(tmp_path) == [store.path]
+    assert index.list_stores(tmp_path) == [store.path]
     later.save(store.load(2))
     for some_store, second in ((store, 1), (later, 2)):
         (path,) = some_store.path.glob("scores_*")
         os.utime(path, (second, second))
     assert (
-        index.settings(tmp_path) == [later.path, store.path]
-        and index.settings(tmp_path / "nowhere") == []
+        index.list_stores(tmp_path) == [later.path, store.path]
+        and index.list_stores(tmp_path / "nowhere") == []
     )
 
 
@@ -68,9 +68,9 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     store = Store(tmp_path, {})
     scores = make_sets(rng.normal(size=60) + 3, rng.normal(size=60))
     conclusion = conclude(scores, DpSgd(sigma, 250), Level(1e-6, 0.9))
-    assert store.result() == Kept()
+    assert store.result() == StoredResult()
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
-    expected = Kept(
+    expected = StoredResult(
         120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
     )
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
@@ -83,4 +83,4 @@ def test_what_no_audit_wrote_is_one_line(tmp_path, text):
     with pytest.raises(InputError, match="audit.json cannot be read: move it away, or run"):
         store.result()
     store.write_text("audit.json", "{}")
-    assert store.result() == Kept()
+    assert store.result() == StoredResult()

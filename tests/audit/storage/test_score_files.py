@@ -1,4 +1,4 @@
-"""Scores from files of every common make, each number in its world; anything else is one line."""
+"""Reads scores from all common formats; other files give an error of one line."""
 
 import io
 import json
@@ -97,7 +97,7 @@ OBJECTS = [
 
 
 class Frame:
-    """What pandas and Polars have in common."""
+    """The interface that data frames of pandas and Polars share."""
 
     def __init__(self, columns):
         self.columns = list(columns)

@@ -1,4 +1,4 @@
-"""What is stored comes back, what is missing is noticed, and what is damaged is never believed."""
+"""Stored scores come back, missing runs are noticed, and damaged files are never used."""
 
 import contextlib
 import subprocess
@@ -18,7 +18,7 @@ SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
 
 
 def _chunk(first, size, canaries=1):
-    """Runs of a table of scores, each canary of each run in or out by a coin."""
+    """Returns some runs of a fixed table of scores, with coins for the presence of each canary."""
     rng = np.random.default_rng(canaries)
     scores, coins = rng.normal(size=(1000, canaries)), rng.integers(2, size=(1000, canaries))
     return Scores(first, scores[first : first + size], coins[first : first + size] == 1)
@@ -31,7 +31,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def path(store):
-    """The file of a store's one chunk, runs 0 to 5."""
+    """Returns the file of a store with a single chunk, runs 0 to 5."""
     store.save(_chunk(0, 6))
     return next(store.path.glob("scores_*"))
 
@@ -54,7 +54,7 @@ def _visible(store):
     canaries=st.sampled_from([1, 3]),
 )
 def test_runs_are_held_as_the_chunks_that_were_saved(chunks, runs, canaries, tmp_path_factory):
-    """In any order, with overlaps; chunks agree on the runs that they share."""
+    """Chunks are saved in any order and may overlap; they agree on shared runs."""
     store = Store(tmp_path_factory.mktemp("store"), SETTING)
     for first, size in chunks:
         store.save(_chunk(first, size, canaries))
@@ -81,7 +81,7 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     turned = dict(reversed(SETTING.items()))
     for again in (Store(tmp_path, turned), Store.at(store.path)):
         assert again.path == store.path and again.text == store.text
-    assert Store.exists(tmp_path, SETTING) and len(list(tmp_path.iterdir())) == 2
+    assert Store.find(tmp_path, SETTING).path == store.path and len(list(tmp_path.iterdir())) == 2
     moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
     assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
 

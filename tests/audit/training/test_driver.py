@@ -1,4 +1,4 @@
-"""When an audit has trained enough: at an epsilon, at a part of the claim, or where the claim is refuted."""
+"""Rules that end training early: at an epsilon, at a multiple of the claim, or at its refutation."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SAMPLED = audit.DpSgd(noise_multiplier=1, insertions=100, sampling_rate=0.05)
 
 
 def conclude_runs(mu, runs, claim):
-    """Returns the conclusion from runs of 64 fresh directions in their order."""
+    """Returns the conclusion from runs with 64 fresh directions each, in order."""
     scores = np.random.default_rng(0).normal(mu, 1.0, (runs, 64))
     cosines = scores / DIMENSION**0.5
     return conclude(Fresh(cosines, np.ones(cosines.shape, bool), DIMENSION), claim)

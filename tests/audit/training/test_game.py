@@ -1,4 +1,4 @@
-"""Scores whose law is known: the game's shift, spread and shape, and what a run's draws depend on."""
+"""Scores with a known distribution, and the seeds that a run's draws depend on."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ def _spread_is(samples, deviation):
 
 @pytest.mark.parametrize(("steps", "k", "unknown"), [(16, 1, False), (16, 1, True), (22, 5, False)])
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
-    """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
+    """mu is insertions / (sigma sqrt(T)): all T steps add noise, and every k-th inserts the canary."""
     table = empty_game(steps, k, unknown_initialisation=unknown)
     s_in, s_out = concluded.read_coins(play(table, [(0, RUNS)], 6000)).pooled()
     assert len(s_in) == len(s_out) == RUNS // 2
@@ -74,7 +74,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
 
 
 def _recording(seen):
-    """GC-fixed that notes which theta_0 it was shown."""
+    """Returns an adversary along a fixed coordinate that records the theta_0 that it gets."""
     inner = programs.fixed_dimension(2)
 
     def init(key, theta_0, clipping_norm):
@@ -86,7 +86,7 @@ def _recording(seen):
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_initialisation(empty_game, play, unknown):
-    """Without noise, steps that count or gradients, the score above is theta_0[2] itself."""
+    """Without noise, insertions and gradients, the score of `_recording` is theta_0[2]."""
     seen = []
     init = functools.partial(jax.random.normal, shape=(4,))
     changes = {"adversary": _recording(seen), "init": init, "unknown_initialisation": unknown}
@@ -116,7 +116,7 @@ def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(em
 
 
 def _several(norm=9.0, observer=None):
-    """Canaries of that norm along coordinates 0, 1 and 3, each scored by its own displacement."""
+    """Returns an adversary with canaries of this norm along coordinates 0, 1 and 3."""
     dimensions = jnp.array([0, 1, 3])
     return Adversary(
         lambda key, theta_0, clipping_norm: norm * jnp.eye(4)[dimensions],
@@ -129,7 +129,7 @@ def _several(norm=9.0, observer=None):
 
 @pytest.mark.slow
 def test_an_observer_sees_every_released_iterate(empty_game, play):
-    """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
+    """An observer sums all iterates: m (1 + 2 + ... + T) for a model that moves by m per step."""
     observer = Observer(
         lambda state, theta_0: theta_0,
         lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),

@@ -55,7 +55,7 @@ def test_an_engine_of_another_step_is_refused(distance):
 
 @pytest.mark.slow
 def test_ours_is_timed(housing_file, tmp_path):
-    flags = ["--models=fcnn", f"--data_file={housing_file}", "--rounds=2"]
+    flags = ["--models=fcnn", f"--data={housing_file}", "--rounds=2"]
     command = ["-m", "experiments.commands.throughput", *flags, "--engines=ours", "--json"]
     process = python(*command, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr

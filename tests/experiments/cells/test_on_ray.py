@@ -65,7 +65,7 @@ def run(environment, housing_file):
     alone = alone_in(environment)
 
     def call(command, *flags):
-        data = "--california_housing" if command == "sweep" else "--data_file"
+        data = "--california_housing" if command == "sweep" else "--data"
         argv = [
             sys.executable,
             "-P",

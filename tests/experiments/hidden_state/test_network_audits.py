@@ -49,7 +49,7 @@ def bound_last_model(setting, dataset, effort=EFFORT):
     steps = None
     if lipschitz.count_rehearsals(setting) is not None:
         trainee = build.trainee(setting.model, dataset)
-        clipped_sum = build.choices(setting, trainee).clipped_sum
+        clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
         game = build.build(setting, dataset)
         steps = measuring.measure_steps(setting, game, clipped_sum, effort, kinks=False)
     state = lipschitz.hidden_state(setting, 1e-5, steps)

@@ -7,6 +7,7 @@ import json
 import matplotlib.pyplot as plt
 import pytest
 
+from audit.api import combine
 from audit.errors import InputError
 from experiments.sweeps import grid
 
@@ -15,15 +16,15 @@ SMALL = ("--insertions=2", "--runs=40", "--batch_size=20")
 
 
 def test_every_combination_comes_once_and_the_last_axis_changes_fastest():
-    combinations = grid.combine({"k": [1, 5], "seed": [0, 1]})
+    combinations = combine({"k": [1, 5], "seed": [0, 1]})
     assert [tuple(values.values()) for values in combinations] == [(1, 0), (1, 1), (5, 0), (5, 1)]
     with pytest.raises(InputError, match="at most 1,000 audits, got 1,200"):
-        grid.combine({"k": range(40), "seed": range(30)})
+        combine({"k": range(40), "seed": range(30)})
 
 
 @pytest.fixture
 def start(run_command, housing_file, tmp_path):
-    sources = (f"--data_file={housing_file}", f"--out={tmp_path / 'out'}")
+    sources = (f"--data={housing_file}", f"--out={tmp_path / 'out'}")
     return lambda *flags: run_command("audit", *flags, *SMALL, *sources)
 
 
@@ -70,7 +71,7 @@ def test_what_is_no_grid_is_one_line(start, tmp_path, flags, message):
 
 def test_a_heat_map_has_each_audits_bound_in_its_cell_rounded_down():
     results = []
-    for values in grid.combine({"k": [1, 5], "noise_multiplier": [1.0, 4.0]}):
+    for values in combine({"k": [1, 5], "noise_multiplier": [1.0, 4.0]}):
         epsilon = values["k"] + values["noise_multiplier"] / 10 + 0.0099
         results.append({**values, "epsilon": epsilon, "delta": 1e-5})
     figure = grid.draw_grid(results, "k", "noise_multiplier")

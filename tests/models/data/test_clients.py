@@ -105,5 +105,5 @@ def test_clients_that_do_not_fit_are_one_line(tmp_path, changes):
     file = str(tmp_path / "c.npz")
     np.savez(file, **_arrays(**changes))
     load = partial(clients.read_clients, EMNIST, FederatedSetting(clients=0))
-    refusal(load, "cannot be used", data_file=file)
-    refusal(load, "name an .npz file", "`data_file`")
+    refusal(load, "cannot be used", data=file)
+    refusal(load, "name an .npz file", "`data`")

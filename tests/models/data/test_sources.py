@@ -64,7 +64,7 @@ def test_shirts_are_two_classes_and_no_image_is_longer_than_1(tmp_path):
     np.testing.assert_allclose(data.features, expected, atol=2e-6)
     assert 0.99999 < np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     np.savez(tmp_path / "bad.npz", **arrays | {"train_labels": arrays["train_labels"] * 0})
-    refusal(images.load_shirts, "both classes", data_file=str(tmp_path / "bad.npz"))
+    refusal(images.load_shirts, "both classes", data=str(tmp_path / "bad.npz"))
 
 
 def test_purchases_are_the_file_s_rows_and_of_many_the_paper_s_number_is_drawn(
@@ -82,10 +82,10 @@ def test_purchases_are_the_file_s_rows_and_of_many_the_paper_s_number_is_drawn(
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
     few = tables.load_purchase(Sources(str(path)))
     np.testing.assert_array_equal(few.features, bits[drawn])
-    refusal(task("purchase_mlp").data.load, "`data_file`", "privacytrustlab/datasets")
+    refusal(task("purchase_mlp").data.load, "`data`", "privacytrustlab/datasets")
     for labels, bits in (([0], [0] * 600), ([101], [0] * 600), ([1], [2] * 600), ([1], [0] * 599)):
         np.savetxt(path, [[*labels, *bits]], "%d", delimiter=",")
-        refusal(tables.load_purchase, "cannot be used", data_file=str(path))
+        refusal(tables.load_purchase, "cannot be used", data=str(path))
 
 
 def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more(tmp_path):
@@ -119,7 +119,7 @@ def test_a_column_that_cannot_be_used_is_one_line(tmp_path_factory, name, spoilt
         values = np.ones(40) if spoilt == "constant" else [spoilt, *column[1:]]
         columns[name] = values
     file = write_csv(tmp_path_factory.mktemp("spoilt") / "h.csv", columns)
-    refusal(tables.load_housing, "cannot be used", data_file=file.data_file)
+    refusal(tables.load_housing, "cannot be used", data=file.data)
 
 
 @settings(max_examples=25, deadline=None)
@@ -132,7 +132,7 @@ def test_any_bytes_are_one_line(tmp_path_factory, content, suffix):
         *(tables.load_housing, tables.load_purchase),
         *(load_images, shakespeare.load_shakespeare),
     ):
-        refusal(load, "cannot be used", data_file=str(path))
+        refusal(load, "cannot be used", data=str(path))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_an_unfit_array_is_named(tmp_path, array, change):
     arrays = made_up.images((28, 28))
     np.savez(tmp_path / "bad.npz", **arrays | {array: change(arrays[array])})
     load = partial(images.load_images, FASHION)
-    refusal(load, array, "cannot be used", data_file=str(tmp_path / "bad.npz"))
+    refusal(load, array, "cannot be used", data=str(tmp_path / "bad.npz"))
 
 
 def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_anew(
@@ -176,7 +176,7 @@ def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_ane
         assert "is damaged" in capfd.readouterr().err
 
 
-def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
+def test_a_source_that_cannot_be_used_is_one_line(tmp_path, monkeypatch):
     arrays = made_up.images((28, 28))
     recipe = publish(FASHION, arrays, lambda folder: arrays)
     other = publish(FASHION, arrays, lambda folder: made_up.images((28, 28), 7))
@@ -195,8 +195,7 @@ def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
         monkeypatch.setattr(subprocess, "run", run)
         refusal(partial(images.load_images, made), *words)
     load = partial(images.load_images, recipe)
-    refusal(load, "are both set; name one", data_file="a", tfds_dir="b")
-    refusal(load, "it does not have fashion_mnist prepared", tfds_dir="nowhere")
+    refusal(load, "it does not have fashion_mnist prepared", data=str(tmp_path))
 
 
 @pytest.mark.slow
@@ -223,7 +222,7 @@ def test_tfds_rows_come_back_in_the_published_order(name, tmp_path, monkeypatch)
     splits = {split: make_rows(split) for split in ("train", "test")}
     version = {"cifar10": "3.0.2", "fashion_mnist": "3.0.1"}[name]  # of TFDS's code
     prepare_tfds(monkeypatch, tmp_path / "tfds", recipe, version, make_features, splits)
-    data = images.load_examples(recipe, Sources(tfds_dir=str(tmp_path / "tfds")))
+    data = images.load_examples(recipe, Sources(data=str(tmp_path / "tfds")))
     assert data.checksum == recipe.checksum and "tfds folder" in data.source
 
 
