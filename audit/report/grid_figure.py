@@ -1,5 +1,6 @@
-"""The figure of a grid of audits, in the size of a paper's column or page."""
+"""The figure of a grid of audits, as wide as a paper's column or page."""
 
+import itertools
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -20,25 +21,25 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     """Draws the proven epsilon over the first varied setting, with a line for each value of the others.
 
     Args:
-      frame: the table of an `audit.Grid`.
-      varied: the names of the varied settings. Seeds are averaged, unless only the seed varies.
-      width: the figure's width, in inches.
+      frame: The table of an `audit.Grid`.
+      varied: The names of the varied settings. A point is the mean over seeds, unless only the seed varies.
+      width: The figure's width, in inches.
     """
     names = [name for name in varied if name != SEED] or [SEED]
     x_name, *others = names
     x_values = list(dict.fromkeys(frame[x_name]))
-    frame = frame.assign(place=frame[x_name].map(x_values.index))
-    lines = [("", frame)]
+    frame = frame.assign(place=frame[x_name].map(x_values.index))  # on the x axis
+    lines = {"": frame}
     if others:
-        lines = []
+        lines = {}
         for values, rows in frame.groupby(others, sort=False):
             pairs = zip(others, values, strict=True)
-            lines.append((", ".join(f"{name} = {value}" for name, value in pairs), rows))
+            lines[", ".join(f"{name} = {value}" for name, value in pairs)] = rows
 
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
-        for place, (label, rows) in enumerate(lines):
-            color, marker = _LOOKS[place % len(_LOOKS)]
+        looks = itertools.cycle(_LOOKS)
+        for (label, rows), (color, marker) in zip(lines.items(), looks, strict=False):
             _draw_line(axis, rows, color, marker, label)
         axis.set_xticks(range(len(x_values)), list(map(str, x_values)))
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
@@ -48,19 +49,15 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, color: str, marker: str, label: str) -> None:
-    """Draws the mean of proven epsilons with bars from the smallest to the largest, and upper bounds."""
+    """Draws a line of proven epsilons and a dotted line of upper bounds over the column "place".
+
+    A point is the mean of the rows at a place. Its bar reaches from the smallest to the largest epsilon.
+    """
     proven = rows.groupby("place")["epsilon"].agg(["mean", "min", "max"])
-    bars = np.array([proven["mean"] - proven["min"], proven["max"] - proven["mean"]])
-    axis.errorbar(
-        proven.index,
-        proven["mean"],
-        bars,
-        color=color,
-        marker=marker,
-        ms=4,
-        capsize=2,
-        label=f"proven {label}".strip(),
-    )
+    mean = proven["mean"]
+    bars = np.array([mean - proven["min"], proven["max"] - mean])
+    look = {"marker": marker, "ms": 4, "capsize": 2, "color": color}
+    axis.errorbar(proven.index, mean, bars, label=f"proven {label}".strip(), **look)
     upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = upper.groupby(rows["place"]).max()
     if upper.notna().any():
