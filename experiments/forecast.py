@@ -1,12 +1,13 @@
 """Forecasts of an audit's bounds and training time."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 from audit.calibration.calibration import Calibration
-from audit.report.table import Column, Table, number
+from audit.report.table import make_text_table
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset
 from audit.training import build, game
@@ -48,40 +49,47 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     chunk = game.chunk_size(played, runs)
     begin = time.perf_counter()
     times: list[float] = []
-    model_steps = []
+    model_steps = 0
 
     def note(segment_runs: int, segment_steps: int) -> None:
-        """Records the time after compilation and after each segment; ends the probe after _MAX_SECONDS."""
+        """Records the time and the work of a segment; ends the probe after 2 seconds of training.
+
+        The first call, without work, comes after the compilation.
+        """
+        nonlocal model_steps
+        model_steps += segment_runs * segment_steps
         times.append(time.perf_counter())
-        model_steps.append(segment_runs * segment_steps)
         if times[-1] - times[0] > _MAX_SECONDS:
             raise _Enough
 
-    try:
+    with contextlib.suppress(_Enough):
         for _ in game.play(played, [(0, runs)], chunk, note):
             pass
-    except _Enough:
-        pass
-    return Probe((times[-1] - times[0]) / sum(model_steps), chunk, times[0] - begin)
+    return Probe((times[-1] - times[0]) / model_steps, chunk, times[0] - begin)
 
 
 def show_bounds(bounds: Sequence[Calibration]) -> str:
     """Returns the table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
-    show = number(".3f")
-    columns = (
-        Column(None, lambda row: row.method, "method", width=16, left=True),
-        Column(None, lambda row: row.mean_epsilon, "mean", show, 8),
-        Column(None, lambda row: row.low_epsilon, "5%", show, 8),
-        Column(None, lambda row: row.high_epsilon, "95%", show, 8),
-        Column(None, lambda row: row.mean_epsilon / truth, "of truth", number(".0%"), 9),
-    )
-    canaries = "" if setting.canaries == 1 else f" of {setting.canaries} canaries"
+    records = []
+    for row in bounds:
+        record = {
+            "method": row.method,
+            "mean": f"{row.mean_epsilon:.3f}",
+            "5%": f"{row.low_epsilon:.3f}",
+            "95%": f"{row.high_epsilon:.3f}",
+            "of truth": f"{row.mean_epsilon / truth:.0%}",
+        }
+        records.append(record)
+    canaries = ""
+    if setting.canaries > 1:
+        canaries = f" of {setting.canaries} canaries"
     before = (
         f"if epsilon is {truth:.3f} at delta {show_level(setting.delta)}, "
         f"{setting.runs} runs{canaries} show",
         f"over {setting.audits} simulated audits at confidence {show_level(setting.confidence)}:",
         "",
     )
-    return Table(columns, bounds, before=before, gap=" ").text()
+    right = ("mean", "5%", "95%", "of truth")
+    return make_text_table(records, right, before=before).text()

@@ -121,7 +121,6 @@ def _print_sampler_claims() -> None:
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
     constants = cli.numbers("lipschitz")
-    require(constants or FLAGS.lipschitz is None, "--lipschitz=: give a number, or one a step")
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
     sampler, batches, order = read()
     sigma = FLAGS.noise_multiplier

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings import make
 from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
+from audit.storage import files
 from audit.tasks.task import Sources
 
 # The functions that define a flag, by the type of its values.
@@ -295,6 +296,12 @@ def require_output(flag: str, kind: str) -> None:
     require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
 
 
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files into a folder, by their names, and prints their paths."""
+    for name, content in contents.items():
+        print(files.write_whole(folder / name, content))
+
+
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     """Returns the names that a list flag selects, in the order of `choices`; all if it is not given.
 
@@ -317,14 +324,21 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 
 
 def numbers(flag: str, kind: type[float] = float) -> list[float]:
-    """Returns the numbers in a list flag; `kind` may be int. Raises InputError for other items."""
+    """Returns the numbers in a list flag; [] if it is not given. `kind` is float or int.
+
+    Raises InputError if the flag is given without numbers, or with something else.
+    """
+    items = flags.FLAGS[flag].value
+    if items is None:
+        return []
+    advice = "give whole numbers" if kind is int else "give numbers"
+    require(items, f"--{flag} is empty: {advice}, comma-separated")
     given = []
-    for text in flags.FLAGS[flag].value or []:
+    for item in items:
         try:
-            value = kind(text)
+            value = kind(item)
         except ValueError:
             value = math.nan
-        words = "whole numbers" if kind is int else "numbers"
-        require(not math.isnan(value), f"--{flag}={text}: give {words}, comma-separated")
+        require(not math.isnan(value), f"--{flag}={item}: {advice}, comma-separated")
         given.append(value)
     return given

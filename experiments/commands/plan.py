@@ -17,7 +17,7 @@ from audit.commands import cli
 from audit.conclusions.concluded import make_claim
 from audit.errors import require
 from audit.laws import conversions
-from audit.report.table import Column, Table
+from audit.report.table import make_text_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
 from models.catalogue import task
@@ -32,16 +32,16 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# Without the time left: starting processes takes most of it.
+# A progress bar without the time left: most of it is the start of processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_MANY = "over 1,000"  # shown if the search did not find a number of runs
-_CANARIES = 64  # per run, for --bug with at most one canary in --canaries
+_CANARIES = 64  # directions per run for --bug, unless --canaries is larger than 1
 _AUDITS = 100  # simulated
 _SLOW_AUDITS = 20  # simulated, with several canaries per run
 _SEED = 0  # of the simulated audits
 flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
-flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
-flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this share of the true epsilon.")
+# Bounds choose a threshold on one of the two runs in each world, and test it on the other.
+flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.", 4, 10**8)
+flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this fraction of the true epsilon.")
 flags.DEFINE_list(
     "bug",
     None,
@@ -57,7 +57,7 @@ def main() -> None:
     """Prints the training time and the bounds to expect, or with --bug the runs that refute a false claim."""
     # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    truth = _checked_truth(setting)
+    truth = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
@@ -68,7 +68,6 @@ def main() -> None:
 
     probe = forecast.probe(setting, task(setting.model).data.load(cli.sources()), FLAGS.runs)
 
-    mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     law = laws.GAUSSIAN
     audits = _AUDITS
     if setting.canaries > 1:
@@ -76,17 +75,15 @@ def main() -> None:
         audits = _SLOW_AUDITS
     mechanism = calibration.KnownMechanism(
         law,
-        mu,
-        FLAGS.runs,
-        audits,
-        FLAGS.delta,
-        FLAGS.confidence,
-        _SEED,
-        setting.canaries,
+        mu=conversions.mu_from_epsilon(truth, FLAGS.delta),
+        runs=FLAGS.runs,
+        audits=audits,
+        delta=FLAGS.delta,
+        confidence=FLAGS.confidence,
+        seed=_SEED,
+        canaries=setting.canaries,
     )
-    with tqdm(
-        total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
-    ) as bar:
+    with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
     search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
@@ -107,33 +104,30 @@ def main() -> None:
 def _print_bugs(setting: Setting) -> None:
     """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated.
+    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated. A row
+    has the numbers of runs after which 50% and 90% of the audits refuted the claim.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches
     # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
-    rows = []
-    for ratio in cli.numbers("bug"):
-        rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, _SEED))
+    records = []
+    for factor in cli.numbers("bug"):
+        needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
+        record = {"noise / claimed": f"{needed.noise:g}"}
+        for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
+            record[name] = "over 1,000" if runs is None else f"{runs:,}"
+        records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    # The numbers of runs after which 50% and 90% of the audits refuted the claim.
-    columns = (
-        Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
-        Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),
-        Column(None, lambda row: row.most, "9 of 10", "{:,}".format, 12, none=_MANY),
-    )
-    print(Table(columns, rows, before=title, gap=" ").text())
+    print(make_text_table(records, right=("half of audits", "9 of 10"), before=title).text())
 
 
-def _checked_truth(setting: Setting) -> float:
-    """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
+def _find_true_epsilon(setting: Setting) -> float:
+    """Returns --epsilon, by default the accountant's; raises InputError for flags out of range."""
     cli.require_levels()
-    # 2 runs in each world, since bounds choose a threshold on one and test it on the other.
-    require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )
