@@ -52,7 +52,7 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder is last in the search path, so a models.py next to the script does not replace ours.
-    An InputError, or a missing package of the examples, ends in one line and status 2. Other errors are raised.
+    An InputError, or a missing package of the examples, ends in one line and status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():
