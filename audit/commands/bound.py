@@ -51,7 +51,6 @@ cli.define_optional(
     scores="The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
     ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
     insert="With --lipschitz: the canary's step of each k: last, first or a number.",
-    figure="Also draw the audit into this .png, .pdf or .svg file.",
     report="Also write a report into this HTML file.",
     card="Compare the result with an audit card, a .json file.",
     write_card="Also write an audit card into this .json file.",
@@ -102,7 +101,7 @@ _NEEDS = {
 }
 _CLAIM = ("claim", "noise_multiplier")
 _READING = ("columns", "one_run", "dimension", "in_order", "name")
-_OUTPUTS = ("figure", "report", "write_card", "json", "fail_if_violated")
+_OUTPUTS = ("report", "write_card", "json", "fail_if_violated")
 
 
 def main() -> None:
@@ -122,10 +121,6 @@ def main() -> None:
         _compare_with_card(paths)
         return
     claim = _make_claim()
-    if FLAGS.figure is not None:
-        from audit.report import style
-
-        style.find_format("figure", Path(FLAGS.figure))  # fails before long computations
     result = _conclude(paths, claim, Level(FLAGS.delta, FLAGS.confidence))
     require(
         result.upper_bound is not None or not FLAGS.fail_if_violated,
@@ -177,7 +172,13 @@ def _show(result: Result) -> None:
     may be dependent. It always raises InputError if scores are lower with the canary.
     """
     conclusion = result.conclusion
-    contents = _make_files(result)
+    contents = {}
+    if FLAGS.report is not None:
+        from audit.report import audit_page  # loads matplotlib, which takes a second
+
+        contents["report"] = audit_page.make_audits_page([result.subject()])
+    if FLAGS.write_card is not None:
+        contents["write_card"] = f"{write_json(card(result), indent=2)}\n".encode()
     for flag, content in contents.items():
         files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
@@ -244,24 +245,6 @@ def _make_claim() -> Claim | None:
         if cli.is_given(name):
             optional[name] = FLAGS[name].value
     return DpSgd(FLAGS.noise_multiplier, FLAGS.insertions, **optional)
-
-
-def _make_files(result: Result) -> dict[str, bytes]:
-    """Returns the content of the requested figure, report and card, by flag."""
-    contents = {}
-    if FLAGS.figure is not None:
-        # matplotlib takes a second to load, so it is imported only here and below.
-        from audit.report import audit_panels, style
-
-        encode = style.find_format("figure", Path(FLAGS.figure))
-        contents["figure"] = encode(audit_panels.audit_figure(result.conclusion, FLAGS.name or ""))
-    if FLAGS.report is not None:
-        from audit.report import audit_page
-
-        contents["report"] = audit_page.make_audits_page([result.subject()])
-    if FLAGS.write_card is not None:
-        contents["write_card"] = (write_json(card(result), indent=2) + "\n").encode()
-    return contents
 
 
 if __name__ == "__main__":

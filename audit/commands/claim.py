@@ -150,8 +150,8 @@ def _read_sampler() -> _Sampler:
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     is_whole = FLAGS.batches.isdecimal()
     require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
-    sizes = [FLAGS[name].value for name in _OF_TRUNCATED]
-    if any(map(cli.is_given, _OF_TRUNCATED)):
+    sizes = (FLAGS.examples, FLAGS.largest_batch)
+    if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"
         require(
             is_complete, "--sampler=truncated_poisson takes both --examples and --largest_batch"

@@ -323,22 +323,25 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def numbers(flag: str, kind: type[float] = float) -> list[float]:
-    """Returns the numbers in a list flag; [] if it is not given. `kind` is float or int.
+def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
+    """Returns the numbers in a list flag; [] if it is not given.
 
-    Raises InputError if the flag is given without numbers, or with something else.
+    Raises InputError for an empty list, for an item that is not a number, and for a number that is not from
+    `least` to `most`.
     """
     items = flags.FLAGS[flag].value
     if items is None:
         return []
-    advice = "give whole numbers" if kind is int else "give numbers"
-    require(items, f"--{flag} is empty: {advice}, comma-separated")
+    limits = ""
+    if least > -math.inf:
+        limits = f" from {least:g} to {most:g}"
+    require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
     given = []
     for item in items:
         try:
-            value = kind(item)
+            value = float(item)
         except ValueError:
-            value = math.nan
-        require(not math.isnan(value), f"--{flag}={item}: {advice}, comma-separated")
+            value = math.nan  # in no range
+        require(least <= value <= most, f"--{flag}={item}: give numbers{limits}, comma-separated")
         given.append(value)
     return given

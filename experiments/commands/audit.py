@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from audit.adversaries.directions import OneShotCanaries
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.settings.setting import Setting, validate
 from audit.written import Level
 from experiments.commands import grid_flags
@@ -98,7 +97,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
         print(results.result_json(finished.conclusion, **finished.circumstances()))
     else:
         print(_summarise(finished), file=sys.stderr)
-        print(bounds_table.bounds_table(finished.conclusion) + _show_each_run(finished))
+        print(bounds_table.bounds_table(finished.conclusion))
     driver.keep(finished, [FIGURE])
     if not FLAGS.json:
         folder = finished.store.path
@@ -125,29 +124,6 @@ def _parse_until(text: str | None) -> "Until | None":
     if text.endswith("x"):
         return driver.until_multiple(value)
     return driver.until_epsilon(value)
-
-
-def _show_each_run(finished: "Finished") -> str:
-    """Returns the estimates of single runs, averaged over runs, after an empty line; "" for most adversaries.
-
-    Only runs of the one-shot adversary have enough canaries. If they have too few, a line with the reason
-    replaces the table.
-    """
-    from audit.conclusions.concluded import conclude_each_run
-    from audit.report import federated_table
-    from audit.training import build
-
-    request = finished.request
-    adversary = request.setting.adversary
-    if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
-        return ""
-    sees_final_model = adversary.observe != "all"
-    dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
-    try:
-        conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
-    except InputError as error:  # too few canaries
-        return f"\n\nno table of single runs: {error}"
-    return f"\n\n{federated_table.over_runs(conclusions)}"
 
 
 def _summarise(finished: "Finished") -> str:

@@ -59,7 +59,7 @@ def main() -> None:
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
     if isinstance(stored[0].canary, str):  # images are not printed
         shown.insert(1, curves.show_texts(stored))
-    print("\n\n".join([*shown, ""]))
+    print("\n\n".join(shown) + "\n")
     table = frame.to_csv(index=False).encode()
     cli.write_files(store.path, {"rounds.csv": table, "rounds.png": style.png(figure)})
 

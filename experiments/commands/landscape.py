@@ -40,13 +40,10 @@ def main() -> None:
     # Two runs with and two without the canary: some estimates choose a threshold on one and test it on the
     # other.
     require_runs(FLAGS.runs, least=4)
-    sigmas = cli.numbers("sigmas")
-    for sigma in sigmas:
-        limits = f"give {MIN_NOISE:g} to {MAX_NOISE:g}"
-        require(MIN_NOISE <= sigma <= MAX_NOISE, f"--sigmas: {sigma:g}: {limits}")
-    batch_sizes = [*map(int, cli.numbers("batch_sizes", int))]
+    sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
+    batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
     for size in batch_sizes:
-        require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
+        require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"
     level = Level(FLAGS.delta, FLAGS.confidence)
     header = f"delta={show_level(FLAGS.delta)}\n".encode()
@@ -65,7 +62,7 @@ def main() -> None:
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
     pairs = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
-    processes = [Process(sigma, size, FLAGS.steps) for sigma, size in pairs]
+    processes = [Process(sigma, int(size), FLAGS.steps) for sigma, size in pairs]
     studies = landscape.list_studies(processes, **level._asdict(), runs=FLAGS.runs, seed=FLAGS.seed)
     held = index.holdings(cli.folder())
     missing = [study for study in studies if find_answer(held, study.setting()) is None]

@@ -2,12 +2,15 @@
 
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs that prove 90% of the accountant's epsilon
-    ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
+    ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains for about
-two seconds after compilation. Results are not stored.
+Bounds come from simulated audits with Gaussian scores. Durations come from the model's measured time on two
+cores; `audit` shows the time left on your machine.
 """
+
+from collections.abc import Sequence
+from datetime import timedelta
 
 from absl import flags
 from tqdm import tqdm
@@ -20,7 +23,8 @@ from audit.laws import conversions
 from audit.report.table import make_text_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
-from models.catalogue import task
+from audit.written import show_level
+from experiments.cells.audits import step_seconds
 
 FIELDS = (
     "model",
@@ -50,23 +54,17 @@ flags.DEFINE_list(
 )
 cli.define_setting(names=FIELDS)
 cli.define_levels()
-cli.define_sources()
 
 
 def main() -> None:
-    """Prints the training time and the bounds to expect, or with --bug the runs that refute a false claim."""
+    """Prints the bounds and the duration to expect, or with --bug the runs that reject a false claim."""
     # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     truth = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
-    cli.prepare_jax()
-    from experiments import forecast
-
     validate(setting, FLAGS.runs)
-
-    probe = forecast.probe(setting, task(setting.model).data.load(cli.sources()), FLAGS.runs)
 
     law = laws.GAUSSIAN
     audits = _AUDITS
@@ -89,16 +87,46 @@ def main() -> None:
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
         runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
-    steps = setting.schedule.steps
     need = f"over {planning.MAX_RUNS:,} runs"
     if runs_needed is not None:
-        need = f"about {runs_needed:,} runs, {probe.show_time(runs_needed, steps)}"
+        need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
     method = planning.planned_method(setting.canaries)
-    print(forecast.show_bounds(bounds))
+    print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    print(f"{FLAGS.runs} runs of {steps} steps: {probe.show_time(FLAGS.runs, steps)}")
-    step = f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk})"
-    print(f"{step}, compilation {probe.compilation:.0f} s")
+    time = _show_time(setting, FLAGS.runs)
+    print(f"{FLAGS.runs} runs of {setting.schedule.steps} steps: {time}, on two cores")
+
+
+def _show_time(setting: Setting, runs: int) -> str:
+    """Returns the estimated time of training runs on two cores, as hours:minutes:seconds."""
+    seconds = runs * setting.schedule.steps * step_seconds(setting)
+    return str(timedelta(seconds=round(seconds)))
+
+
+def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
+    """Returns the table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
+    setting = bounds[0].setting  # the same in all rows
+    truth = bounds[0].true_epsilon
+    records = []
+    for row in bounds:
+        record = {
+            "method": row.method,
+            "mean": f"{row.mean_epsilon:.3f}",
+            "5%": f"{row.low_epsilon:.3f}",
+            "95%": f"{row.high_epsilon:.3f}",
+            "of truth": f"{row.mean_epsilon / truth:.0%}",
+        }
+        records.append(record)
+    canaries = ""
+    if setting.canaries > 1:
+        canaries = f" of {setting.canaries} canaries"
+    before = (
+        f"if epsilon is {truth:.3f} at delta {show_level(setting.delta)}, "
+        f"{setting.runs} runs{canaries} show",
+        f"over {setting.audits} simulated audits at confidence {show_level(setting.confidence)}:",
+        "",
+    )
+    return make_text_table(records, right=("mean", "5%", "95%", "of truth"), before=before).text()
 
 
 def _print_bugs(setting: Setting) -> None:
