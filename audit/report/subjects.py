@@ -269,19 +269,13 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
         "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
-    sampling = setting.sampling
     sentences["accounting"] = (
         "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
         "adversary knows the mini-batches."
     )
-    if sampling.batches:
+    if setting.sampling.is_hidden:
         sentences["accounting"] = (
-            "Each epoch inserts the canary at a random step that the adversary does not see; the upper bound "
-            f"is that of {sampling.name}."
-        )
-    elif sampling.is_hidden:  # Poisson sampling
-        sentences["accounting"] = (
-            "Each of these steps inserts the canary by a coin that the adversary does not see; the upper "
-            "bound is that of Poisson sampling."
+            "The adversary does not see which steps insert the canary; the upper bound is that of "
+            f"{setting.sampling.name} sampling."
         )
     return sentences
