@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audit import errors
 from audit.errors import require, require_type, shown
+from audit.written import at_least, at_most
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -287,5 +289,8 @@ class Grid:
         return figure
 
     def __str__(self) -> str:
-        columns = [*self.varied, "verdict", "epsilon", "upper_bound"]
-        return str(self.table()[columns].to_string(index=False, float_format="{:.4g}".format))
+        table = self.table()[[*self.varied, "verdict", "epsilon", "upper_bound"]]
+        # Without a claim, the upper bound is infinite.
+        table["upper_bound"] = table["upper_bound"].astype(float).fillna(math.inf)
+        formats = {"epsilon": at_least, "upper_bound": at_most}
+        return str(table.to_string(index=False, formatters=formats))

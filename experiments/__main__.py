@@ -14,14 +14,16 @@ from audit.runtime import installed
 
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
-# Optional packages of the examples.
-_EXAMPLES_PACKAGES = ("torch", "opacus")
+_EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages that examples import
 # Commands that start a process for each core. Each process then uses one thread for matrix products.
-_SPREADING = ("benchmark", "landscape", "plan", "sweep", "test")
+_PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command in the first argument. Only flags: `audit`. Without arguments: `first`."""
+    """Runs the command in the first argument.
+
+    Without arguments it runs `experiments.first`, and with only flags `audit`.
+    """
     arguments = sys.argv[1:]
     if not arguments:
         runpy.run_module("experiments.first", run_name="__main__", alter_sys=True)
@@ -29,7 +31,7 @@ def main() -> None:
     if arguments[0].startswith("-") and arguments[0] not in (*dispatch.HELP, "--version"):
         arguments = ["audit", *arguments]
     command = arguments[0]
-    if command in _SPREADING:
+    if command in _PARALLEL:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
         sys.exit(_TOOLS[command](arguments[1:]))
@@ -45,14 +47,15 @@ def main() -> None:
         sys.exit(_report_error(message))
 
 
+# The first line of a tool's docstring is its line in the help.
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder is last in the search path, so a models.py next to the script does not replace ours.
-    InputErrors end in one line and status 2; other errors are raised.
+    An InputError, or a missing package of the examples, ends in one line and status 2.
     """
     script = next(iter(arguments), "python")
-    if not arguments or not Path(script).is_file():
+    if not Path(script).is_file():
         return _report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(script)))
@@ -75,7 +78,7 @@ def _python(arguments: Sequence[str]) -> int:
 def _report_error(message: str) -> int:
     """Prints an error on stderr, and returns the exit status for user errors."""
     print(f"error: {message}", file=sys.stderr)
-    return 2
+    return dispatch.USAGE_ERROR
 
 
 def _test(arguments: Sequence[str]) -> int:
@@ -104,7 +107,7 @@ def _lint(arguments: Sequence[str]) -> int:
 def _docs(arguments: Sequence[str]) -> int:
     """Build the manual in docs/_build as a website for offline use."""
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
-    return _run_module("sphinx", *settings, *arguments, ".", str(_ROOT / "docs" / "_build"))
+    return _run_module("sphinx", *settings, *arguments, ".", "docs/_build")
 
 
 def _ray(arguments: Sequence[str]) -> int:

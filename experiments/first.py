@@ -1,6 +1,6 @@
 """Prove epsilon without assumptions, then audit as the paper does.
 
-    ./run.sh                    fresh directions in a wider network until 18.5 is proven, then 5,000 models
+    ./run.sh              fresh directions in a wider network until epsilon >= 18.5, then 5,000 models
 
 The flags are those of audit. The first audit has a fixed model, adversary and number of runs.
 """
@@ -11,7 +11,7 @@ from audit.commands import cli
 from experiments.commands import audit
 
 FLAGS = flags.FLAGS
-_PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
+_PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: no assumptions.\n"
 _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 
 

@@ -1,11 +1,11 @@
-"""The common part of all commands: flags, and errors and interrupts of one line without a traceback."""
+"""The common part of all commands: flags, and errors and interrupts as one line without a traceback."""
 
 import math
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +17,39 @@ from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings import make
 from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
+from audit.storage import files
 from audit.tasks.task import Sources
 
-# the type of a field -> the definition of its flag
+# The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh to read the flags first
+_ONLY_FLAGS = (
+    "AUDIT_ONLY_FLAGS"  # run.sh sets this variable to check the flags before an installation
+)
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
 
 def run(main: Callable[[], None], keeps: bool = False) -> None:
-    """Parses the flags and calls main; an InputError ends in a single line and exit status 2.
+    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` tells whether an interrupted command can continue.
+    `keeps` is True if the command keeps finished work, so that an interrupted command can continue. The
+    message at an interrupt then says this.
     """
 
     def run_main(argv: Sequence[str]) -> int:
-        """Calls the command's main function and returns the exit status."""
+        """Calls `main` and returns the exit status."""
         try:
             if len(argv) > 1:
                 raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
             if os.environ.get(_ONLY_FLAGS):
                 return 0
             main()
-            sys.stdout.flush()  # an error of printing is reported below
+            sys.stdout.flush()  # raises an error of printing here
         except InputError as error:
             return _report_error(str(error))
         except MemoryError:
@@ -61,13 +65,13 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
 
 def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout cannot be written, unless its reader ended, as `head` does; returns the status.
+    """Reports that stdout cannot be written, and returns the exit status.
 
-    Raises any other error again.
+    It reports nothing if the reader of a pipe has ended, as `head` does. It raises errors about files again.
     """
     if error.filename is not None:
         raise error
-    # Flushing stdout's buffer at the end would fail again.
+    # Python would fail again when it flushes stdout at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1
@@ -83,25 +87,25 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
         sys.exit(_report_error(_describe_illegal_value(error)))
-    except (flags.Error, ValueError) as error:  # the latter of --noflag=value
+    except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
         sys.exit(_report_error(f"{error}: see --help"))
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Raises InputError if any of these flags is given; the message ends with `why`."""
+    """Raises InputError if any of these flags is on the command line; the message ends with `why`."""
     for name in names:
         flag = flags.FLAGS[name]
         require(not flag.present, f"--{name}={flag.value} {why}")
 
 
 def is_given(name: str) -> bool:
-    """Returns whether a flag with the default None or false has another value."""
+    """Returns True if a flag whose default is None or False has another value."""
     value = flags.FLAGS[name].value
     return value is not None and value is not False
 
 
 def refuse_both(name: str, others: Iterable[str]) -> None:
-    """Raises InputError if a flag is given and any of the others, too."""
+    """Raises InputError if a flag is given together with any of the others."""
     for other in others:
         is_clash = is_given(name) and is_given(other)
         require(not is_clash, f"--{other} conflicts with --{name}: drop one")
@@ -110,7 +114,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
 
-    Absl's message is "flag --name=value: reason". Advice replaces the reason.
+    Absl's message is "flag --name=value: reason". Advice replaces the reason if absl has some.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -125,7 +129,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
 
 def _format_help() -> str:
-    """Returns the help of the current command: its module's docstring and its flags."""
+    """Returns the help of the current command: its module's docstring and its flags with their defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
@@ -141,19 +145,18 @@ def _format_help() -> str:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a single line on stderr, and returns its exit status."""
+    """Prints an error as a single line on stderr, and returns the exit status for user errors."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return dispatch.USAGE_ERROR
 
 
 def printable(text: str) -> str:
-    """Returns a text with escaped control characters, except line breaks."""
+    r"""Returns a text with its control characters, except line breaks, as escapes such as \x1b."""
     characters = []
     for character in text:
-        if character.isprintable() or character == "\n":
-            characters.append(character)
-        else:
-            characters.append(repr(character)[1:-1])  # such as \x1b
+        if not character.isprintable() and character != "\n":
+            character = repr(character)[1:-1]
+        characters.append(character)
     return "".join(characters)
 
 
@@ -164,7 +167,7 @@ def one_line(message: str) -> str:
         """Returns the flag for a match of a field's name, and "=value" or ""."""
         name, value = match.groups()
         field = make.fields().get(name)
-        if field is None:  # a command's own flag
+        if field is None:  # the name is that of a command's own flag
             return f"--{name}{value}"
         if not field.has_flag:
             return f"{name}{value}"
@@ -174,8 +177,21 @@ def one_line(message: str) -> str:
     return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, line))
 
 
+def define_optional(kind: type, **helps: str) -> None:
+    """Defines flags for values of a type: int, float or str with the default None, or bool with False.
+
+    Each keyword is a flag's name, with its line in --help.
+    """
+    default = False if kind is bool else None
+    for name, help in helps.items():
+        _DEFINE[kind](name, default, help)
+
+
 def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:
-    """Defines a flag for each field of a setting, by default an audit's, or for the fields of these names."""
+    """Defines a flag for each field of a kind of setting, by default an audit's.
+
+    `names` restricts the flags to these fields.
+    """
     for field in _select_fields(kind, names):
         if field.auto:
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
@@ -185,21 +201,21 @@ def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> 
 
 def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
-    given = {}
+    by_field = {}
     for field in _select_fields(kind, names):
-        given[field.name] = flags.FLAGS[field.flag].value
-    return given
+        by_field[field.name] = flags.FLAGS[field.flag].value
+    return by_field
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit's setting that the flags describe.
 
-    `names` are the fields to read from flags, by default all. Values in `fixed` replace those of flags.
+    `names` are the fields that have flags; None for all. Values in `fixed` replace those of flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         if name in given and name not in fixed and not flags.FLAGS[name].present:
-            del given[name]  # a model may have its own default
+            del given[name]  # the model may have its own default
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
         given.setdefault("insertions", make.usual_insertions(given["model"]))
@@ -209,8 +225,8 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
 def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
     """Returns the fields with flags of a kind of setting: all, or those named."""
     by_name = make.fields(kind)
-    chosen_fields = map(by_name.__getitem__, names or by_name)
-    return [field for field in chosen_fields if field.has_flag]
+    selected = map(by_name.__getitem__, names or by_name)
+    return [field for field in selected if field.has_flag]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
@@ -220,7 +236,9 @@ class _CountParser(flags.ArgumentParser[int | str]):
 
     def parse(self, argument: int | str) -> int | str:
         """Returns the whole number or `auto`; raises ValueError for anything else."""
-        return AUTO if argument == AUTO else int(argument)
+        if argument == AUTO:
+            return AUTO
+        return int(argument)
 
 
 def define_levels() -> None:
@@ -233,8 +251,7 @@ def require_levels() -> None:
     """Raises InputError unless --delta and --confidence are in their ranges."""
     from audit.laws import conversions
 
-    conversions.require_delta(flags.FLAGS.delta)
-    conversions.require_confidence(flags.FLAGS.confidence)
+    conversions.require_levels(flags.FLAGS.delta, flags.FLAGS.confidence)
 
 
 def define_seed(help: str) -> None:
@@ -271,46 +288,61 @@ def folder() -> Path:
 
 
 def require_output(flag: str, kind: str) -> None:
-    """Raises InputError if an output's flag is empty or begins with a dash, other programs' stdout.
+    """Raises InputError if an output's flag is empty or begins with a dash, which often means stdout.
 
     `kind` is the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
-    if name is None:
-        return
-    is_name = name and not name.startswith("-")
+    is_name = name is None or (name and not name.startswith("-"))
     require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
 
 
-def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`; by default all.
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files into a folder, by their names, and prints their paths."""
+    for name, content in contents.items():
+        print(files.write_whole(folder / name, content))
 
-    A full name selects only that name; any other text selects all names that contain it. Raises InputError if
-    no name contains a part.
+
+def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
+    """Returns the names that a list flag selects, in the order of `choices`; all if it is not given.
+
+    An item of the list selects the name that equals it, or otherwise all names that contain it. Raises
+    InputError if it selects no name.
     """
     names = list(choices)
-    parts: list[str] | None = flags.FLAGS[flag].value
-    if parts is None:
+    items: list[str] | None = flags.FLAGS[flag].value
+    if items is None:
         return names
-    require(parts, f"--{flag} is empty: give parts of names, comma-separated")
+    require(items, f"--{flag} is empty: give parts of names, comma-separated")
     chosen: set[str] = set()
-    for part in parts:
-        matches = [part] if part in names else [name for name in names if part and part in name]
-        require(matches, f"--{flag}={part!r} matches no name: {', '.join(names[:4])}, ...")
+    for item in items:
+        matches = [name for name in names if item and item in name]
+        require(matches, f"--{flag}={item!r} matches no name: {', '.join(names[:4])}, ...")
+        if item in names:
+            matches = [item]
         chosen.update(matches)
     return [name for name in names if name in chosen]
 
 
-def numbers(flag: str, whole: bool = False) -> list[float]:
-    """Returns the numbers in a list flag; whole ones may be 1e6. Raises InputError for others."""
-    kind = "whole numbers" if whole else "numbers"
+def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
+    """Returns the numbers in a list flag; [] if it is not given.
+
+    Raises InputError for an empty list, for an item that is not a number, and for a number that is not from
+    `least` to `most`.
+    """
+    items = flags.FLAGS[flag].value
+    if items is None:
+        return []
+    limits = ""
+    if least > -math.inf:
+        limits = f" from {least:g} to {most:g}"
+    require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
     given = []
-    for text in flags.FLAGS[flag].value or []:
+    for item in items:
         try:
-            value = float(text)
+            value = float(item)
         except ValueError:
-            value = math.nan
-        is_kind = value.is_integer() if whole else not math.isnan(value)
-        require(is_kind, f"--{flag}={text}: give {kind}, comma-separated")
+            value = math.nan  # in no range
+        require(least <= value <= most, f"--{flag}={item}: give numbers{limits}, comma-separated")
         given.append(value)
     return given

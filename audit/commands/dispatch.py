@@ -15,7 +15,7 @@ from pathlib import Path
 from audit.version import __version__
 
 HELP = ("help", "-h", "--help")
-USAGE_ERROR = 2
+USAGE_ERROR = 2  # exit status
 
 
 def run(
@@ -24,10 +24,10 @@ def run(
     """Runs a command with its flags; exits with status 2 if the command is unknown.
 
     Args:
-      program: the program in help and messages, such as ./run.sh.
-      packages: the packages with commands as modules.
-      arguments: the command's name and its flags; [] lists the commands.
-      others: {name: summary} of further commands for the help.
+      program: The program's name in help and messages, such as ./run.sh.
+      packages: The packages whose modules are commands.
+      arguments: The command's name and its flags; [] lists the commands.
+      others: {name: summary} of other commands, for the help.
     """
     install()
     name, *flags = arguments or ["help"]
@@ -40,7 +40,7 @@ def run(
     elif name in HELP:
         print(_format_usage(program, modules, others))
     elif name in modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only fatal errors
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow logs only fatal errors
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
@@ -49,9 +49,10 @@ def run(
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
-    """Returns {command: module}; earlier packages override later ones.
+    """Returns {command: module}; a module of an earlier package replaces one of the same name.
 
-    A module is a command if it has a function `main`. Importing the modules would take seconds.
+    A module is a command if it has a function `main`. This function reads the source, because importing all
+    modules would take seconds.
     """
     modules = {}
     for package in reversed(packages):
@@ -64,11 +65,12 @@ def find_commands(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """Returns the program's help: a line for each command."""
+    """Returns the program's help: a line for each command; `others` are summaries of further commands."""
+    lines = [f"Usage: {program} COMMAND [flags]", ""]
     summaries = {name: _read_summary(module) for name, module in modules.items()}
-    lines = [f"  {name:<12} {summary}" for name, summary in {**summaries, **others}.items()]
-    usage = f"Usage: {program} COMMAND [flags]"
-    return "\n".join([usage, "", *lines, "", f"Flags of a command: {program} COMMAND --help"])
+    for name, summary in {**summaries, **others}.items():
+        lines.append(f"  {name:<12} {summary}")
+    return "\n".join([*lines, "", f"Flags of a command: {program} COMMAND --help"])
 
 
 def _read_summary(module: str) -> str:
@@ -82,14 +84,14 @@ def _read_summary(module: str) -> str:
 LINE = "interrupted"
 KEPT_LINE = "interrupted: finished work is kept, and the same command continues"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-is_kept = threading.Event()  # set if the command keeps finished work
+is_kept = threading.Event()  # set by a command that keeps finished work
 
 
 def install() -> None:
-    """Ends this process at SIGINT and SIGTERM from now on; an ignored signal stays ignored.
+    """Makes SIGINT and SIGTERM end this process with one line; a signal that is ignored stays ignored.
 
-    A second thread reads the signals' numbers from a pipe, because Python's handlers wait for compiled code,
-    and a library may catch KeyboardInterrupt.
+    Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So a
+    second thread reads the signals' numbers from a pipe.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -97,22 +99,25 @@ def install() -> None:
     threading.Thread(target=_end_at_signal, args=(reading,), daemon=True).start()
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: None)  # the thread reads it
-    atexit.register(_ignore_from_now_on)
+            signal.signal(number, lambda number, frame: None)  # the thread handles the signal
+    atexit.register(_ignore_signals)
 
 
-def _ignore_from_now_on() -> None:
-    """Ignores signals when the work is done; otherwise Python's shutdown restores the system's handlers."""
+def _ignore_signals() -> None:
+    """Ignores signals after the work is done, while Python's shutdown restores the default handlers."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _end_at_signal(reading: int) -> None:
-    """Waits for a signal, writes the message, and ends the process without Python's clean-up."""
+    """Waits for a signal, writes the message, and ends the process without Python's clean-up.
+
+    `reading` is the end of the pipe from which signals' numbers are read.
+    """
     number = 0
-    while number not in _SIGNALS:  # other signals too
+    while number not in _SIGNALS:  # the pipe also has the numbers of other signals
         number = os.read(reading, 1)[0]
     line = KEPT_LINE if is_kept.is_set() else LINE
     with contextlib.suppress(OSError):
-        os.write(2, f"\nerror: {line}\n".encode())  # on a line below a progress bar
+        os.write(2, f"\nerror: {line}\n".encode())  # below a line of progress
     os._exit(128 + number)

@@ -12,7 +12,7 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """An executed file, the name of the requested definition, and all definitions by name."""
+    """A file that was executed, the name of the requested definition, and all definitions by name."""
 
     path: Path
     name: str
@@ -22,10 +22,10 @@ class UserFile(NamedTuple):
 def run_user_file(flag: str, value: str) -> UserFile:
     """Runs the file in a flag's value, such as mine.py:step.
 
-    The file can import modules from its folder. If it mentions JAX, JAX is configured first.
+    The file can import modules from its folder. If it mentions JAX, this function configures JAX first.
 
     Raises:
-      InputError: the file does not exist, fails, or does not define the name.
+      InputError: The file does not exist, fails, or does not define the name.
     """
     file, _, name = value.rpartition(":")
     require(
@@ -38,14 +38,14 @@ def run_user_file(flag: str, value: str) -> UserFile:
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # `if __name__ == "__main__"` is not executed.
+        # This name leaves out code below `if __name__ == "__main__"`.
         definitions = runpy.run_path(str(path), run_name="check")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
-    except (Exception, SystemExit) as error:  # of the user's file
+    except (Exception, SystemExit) as error:  # any error of the user's code
         message = " ".join(str(error).split())[:200]
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
     require(name in definitions, f"{path.name} has no {name}: define it, or name another")

@@ -1,4 +1,4 @@
-"""Pages on audits: verdict, training, threat model, bounds, figures and provenance of each audit."""
+"""Pages on audits: the verdict, training, threat model, bounds, figures and provenance of each audit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from audit.conclusions.conclusion import Conclusion
 from audit.report import audit_panels, bounds_table, card, page
 from audit.report.subjects import Subject
 
-_MAX_DRAWN = 12  # audits with panels on a page, a quarter of a megabyte each
+_MAX_DRAWN = 12  # more audits on a page have no figures, which take a quarter of a megabyte each
 
 
 def make_audits_page(audits: Sequence[Subject]) -> bytes:
-    """Returns an HTML page on audits, in UTF-8, with an index unless all audits are of a single run.
+    """Returns an HTML page on audits, in UTF-8.
 
-    Its title names the only audit, or the number of audits.
+    Several audits have an index, unless each is of a single training run.
     """
     title = f"{len(audits)} audits"
     if len(audits) == 1:
@@ -31,7 +31,7 @@ def summary(subject: Subject) -> Markup:
 
 
 def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
-    """Returns an audit for the template."""
+    """Returns an audit's subject, bounds, remarks and figures for the template."""
     conclusion = subject.conclusion
     remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
     return {
@@ -46,12 +46,13 @@ def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Markup]:
-    """Returns the panels of an audit as HTML figures with captions, which are also alternative texts."""
+    """Returns the panels of an audit as HTML figures with captions."""
     figures = []
     mark = audit_panels.mark_gaussian(conclusion)
     message = audit_panels.describe_curve(conclusion)
     for name, image in audit_panels.audit_panels(conclusion).items():
         caption = page.macros.caption(name, conclusion, mark, message)
+        # Plain text on a single line, since `figure` escapes it.
         caption = " ".join(Markup(caption).unescape().split())
         figures.append(page.figure(image, caption))
     return figures

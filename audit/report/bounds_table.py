@@ -1,4 +1,4 @@
-"""The rows of an audit's bounds, their table for a terminal of 80 columns, and remarks."""
+"""An audit's bounds as rows, their table for a terminal of 80 columns, and remarks on the scores."""
 
 import dataclasses
 import math
@@ -17,14 +17,14 @@ from audit.methods import lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import at_least, at_most, make_text_table
 from audit.written import Level, at_least_digits, finite
 
 _WIDTH = 80  # columns of a terminal
-_INDENT = 12  # columns of a note's first word
+_INDENT = 12  # columns for the word of a note
 _UNTESTED = "(not tested: scores from one run may depend on each other)"
-_FEW = 100  # fewer scores in a world get a remark on the largest provable epsilon
-_SHOWN = 0.0005  # a smaller epsilon shows as 0 with three decimals
+_FEW = 100  # with fewer scores in or out, a remark has the largest provable epsilon
+_MIN_SHOWN = 0.0005  # a smaller epsilon is 0 with three decimals
 _NOTES_ON_ESTIMATES = """\
 estimates are not bounds; error: standard error for independent canaries;
 floor: mean (95% quantile) without a leak"""
@@ -34,14 +34,14 @@ class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
-      name, label: its name in text, and on a page.
-      epsilon, mu: its epsilon, and its mu or None.
-      assumes: the assumption of a bound, or why another value is not a bound.
+      name, label: Its name in text, and its name on a page and in figures.
+      epsilon, mu: Its epsilon, and its mu or None.
+      assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: function from epsilon or mu to its text: rounded down if it comes from scores, else up.
-      counts: the threshold and both errors as texts, or a text for a single run.
-      finding: the lower bound or the estimate; None for other rows.
-      upper: the upper bound; None for other rows.
+      show: A function from epsilon or mu to text. It rounds values from scores down and others up.
+      counts: The threshold and both errors as texts; for a single run, one text. Empty texts otherwise.
+      finding: The lower bound or the estimate; None for other rows.
+      upper: The upper bound; None for other rows.
     """
 
     name: str
@@ -66,33 +66,35 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables."""
-    rows = []
-    for bound in conclusion.ranked():
-        label = bound.method
+    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values."""
+
+    def make_row(finding: Finding, assumes: Assumption, sign: str) -> BoundRow:
+        """Returns the row of a lower bound or an estimate."""
+        name = finding.method
+        label = name
         if not conclusion.is_one_run:
-            label = method_of(bound).label
-        row = BoundRow(bound.method, label, bound.epsilon, bound.mu, bound.assumes, "≥", at_least)
-        rows.append(row._replace(counts=_count(bound, conclusion), finding=bound))
-    for upper in conclusion.upper_bounds:
-        row = BoundRow(
-            upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes, "≤"
+            label = method_of(finding).label
+        counts = _count(finding, conclusion)
+        return BoundRow(
+            name, label, finding.epsilon, finding.mu, assumes, sign, at_least, counts, finding
         )
+
+    rows = [make_row(bound, bound.assumes, "≥") for bound in conclusion.ranked()]
+    for upper in conclusion.upper_bounds:
+        name = upper.label
+        row = BoundRow(name, name, upper.epsilon, finite(upper.mu), upper.assumes, "≤")
         rows.append(row._replace(upper=upper))
-    if conclusion.is_one_run:
+    if conclusion.is_one_run:  # its estimates have a separate table
         return rows
     for estimate in conclusion.estimates:
-        method = method_of(estimate)
-        row = BoundRow(method.name, method.label, estimate.epsilon, estimate.mu, method.assumes)
-        counts = _count(estimate, conclusion)
-        rows.append(row._replace(show=at_least, counts=counts, finding=estimate))
+        rows.append(make_row(estimate, method_of(estimate).assumes, ""))
     if conclusion.expected is not None:
         rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
     return rows
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns the mean and the 95% quantile of an estimate without a leak: "0.100 (0.250)"."""
+    """Returns an estimate's mean and 95% quantile without a leak, "0.100 (0.250)"; "-" if not simulated."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -101,31 +103,23 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
 
-    Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
+    Lower bounds are rounded down, upper bounds up. For a single run, the table of its estimates comes first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
+    heads = ["threshold", "FPR", "FNR"]
     if conclusion.is_one_run:
         before = [*_list_estimates(conclusion, level), ""]
-    elif not conclusion.has_one_canary:
-        before.append(str(conclusion.evidence))
-    heads = ["threshold", "FPR", "FNR"]
-    if conclusion.has_one_canary:
-        heads = ["threshold", "FP/out", "FN/in"]
-    if conclusion.is_one_run:
         heads = ["counts"]
-
-    def make_column(head: str, place: int) -> Column:
-        """Returns the column of one of a row's counts."""
-        return Column(head=head, value=lambda row: row.counts[place], left=True)
-
-    columns = [
-        Column(head="method", value=attrgetter("name"), left=True),
-        Column(head="epsilon", value=lambda row: row.show(row.epsilon), left=True),
-        Column(head="mu", value=_show_mu, left=True),
-        *map(make_column, heads, range(len(heads))),
-        Column(head="assumes", value=_show_assumption, left=True),
-    ]
+    elif conclusion.has_one_canary:
+        heads = ["threshold", "FP/out", "FN/in"]
+    else:
+        before.append(str(conclusion.evidence))
+    records = []
+    for row in list_rows(conclusion):
+        record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
+        record.update(zip(heads, row.counts, strict=False))  # upper bounds have three empty counts
+        records.append({**record, "assumes": _show_assumption(row)})
     notes = [
         *describe_claim(conclusion),
         *_explain_words(conclusion),
@@ -137,93 +131,99 @@ def bounds_table(conclusion: Conclusion) -> str:
     for remark in remarks(conclusion):
         notes.append(textwrap.fill(remark, _WIDTH))
     notes.append(make_note("verdict:", conclusion.verdict.headline))
-    table = Table(columns, list_rows(conclusion), before=before, after=notes)
-    # A table that is too wide for a terminal gets narrower gaps between its columns.
+    if not records:  # a single run without coins, whose null is fitted
+        return "\n".join([*before, *notes])
+    table = make_text_table(records, before=before, after=notes)
     text = table.text()
+    # Narrower gaps between columns let most wide tables fit a terminal.
     if max(map(len, text.splitlines())) > _WIDTH:
         text = dataclasses.replace(table, gap=" ").text()
     return text
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
-    """Returns the threshold and both errors as texts; for a single run a text."""
+    """Returns the cells of a finding's counts: threshold, false positives and false negatives.
+
+    Errors are counts over scores if runs have a single canary, and percentages otherwise, since scores of one
+    run may depend on each other. A single run has one cell in words.
+    """
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
 
-    def show_share(count: int, scores: int) -> str:
-        """Returns errors over scores; in percent if scores may depend on each other."""
+    def show_rate(errors: int, scores: int) -> str:
+        """Returns the errors among scores as a count or a percentage."""
         if conclusion.has_one_canary:
-            return f"{count}/{scores}"
+            return f"{errors}/{scores}"
         # Errors can exceed the half of all coins that counts as scores.
-        return f"{min(count / scores, 1):.2%}"
+        return f"{min(errors / scores, 1):.2%}"
 
     if finding.false_positive_rate is None:
-        positives = show_share(finding.false_positives, finding.n_out)
-    else:  # that of a known law
+        positives = show_rate(finding.false_positives, finding.n_out)
+    else:  # the exact rate of a known law, without scores out
         positives = f"{finding.false_positive_rate:.1e}"
-    negatives = show_share(finding.false_negatives, finding.n_in)
-    return (f"{finding.threshold:z.4g}", positives, negatives)  # z: without the minus sign of -0
+    negatives = show_rate(finding.false_negatives, finding.n_in)
+    return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
 
 
 def _show_assumption(row: BoundRow) -> str:
-    """Returns the last cell of a row."""
+    """Returns the word for a row's assumption, or "REJECTED" if the scores refute it."""
     if isinstance(row.finding, Bound) and not row.finding.holds:
         return "REJECTED"
     return row.assumes.word
 
 
 def _show_mu(row: BoundRow) -> str:
-    """Returns mu with three decimals; empty for upper bounds on all models."""
+    """Returns mu with three decimals; empty without one, and for upper bounds on all models."""
     if row.mu is None or (row.upper is not None and not row.upper.hidden):
         return ""
     return row.show(row.mu)
 
 
 def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
-    """Returns the lines above the bounds of a single run: its canaries, and a table of its estimates."""
+    """Returns the lines above the bounds of a single run: its canaries, and the table of its estimates."""
     title = f"one run: epsilon at {level}"
     cosines = conclusion.one_run.cosines
-    if cosines is None:  # without estimates
+    if cosines is None:  # there are no estimates
         count = sum(conclusion.evidence.canaries)
         return [title, f"{count:,} canaries, each inserted by its own coin"]
     observed, unobserved, dimension = cosines
-    canaries = f"{len(observed):,} observed canaries"
     null = f"; null: the cosine's exact law in R^{dimension:,}"
     if len(unobserved):
         null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
-    columns = (
-        Column(head="estimate", value=attrgetter("method"), left=True),
-        Column(head="epsilon", value=attrgetter("epsilon"), show=number(".3f")),
-        Column(
-            head="error", value=lambda row: finite(row.standard_error), show=number(".3f"), none="-"
-        ),
-        Column(head="floor", value=attrgetter("noise_floor"), show=show_floor, left=True),
-    )
-    before = (title, canaries + null)
-    return [Table(columns, conclusion.estimates, before=before, after=[_NOTES_ON_ESTIMATES]).text()]
+    records = []
+    for estimate in conclusion.estimates:
+        error = "-"
+        if math.isfinite(estimate.standard_error):
+            error = f"{estimate.standard_error:.3f}"
+        record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
+        records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
+    before = (title, f"{len(observed):,} observed canaries{null}")
+    right = ("epsilon", "error")
+    return [make_text_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES]).text()]
 
 
 def make_note(word: str, text: str) -> str:
-    """Returns a note below a table: a word, then its explanation, indented and wrapped."""
+    """Returns a note for below a table: a word, and its explanation, which is wrapped and indented."""
     return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
 
 
 def describe_claim(conclusion: Conclusion) -> Iterator[str]:
-    """Returns lines on the test of the claim and its sharpness, for below a table."""
+    """Yields notes on the test of the claim (`make_statements_on_claim`), for below a table."""
     return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
-    """Yields a note for each statement, only the first with the word."""
+    """Yields a note for each statement. Only the first note has the word."""
     for statement in statements:
         yield make_note(word, statement)
         word = ""
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses on the test of the claim: its result or why it was not tested, and its sharpness.
+    """Returns clauses on the test of the claim; empty without a claim.
 
-    The sharpness, for a claim that is not refuted, is the probability of refuting the claim for less noise.
+    The first clause is the test's result, or why there was no test. If the claim is not rejected, the second
+    is the probability that this audit would have rejected it if the noise were smaller than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -232,14 +232,14 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # The test needs the exact law of cosines without a leak, or enough coins.
-        why = f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"
-        return [why] * conclusion.is_one_run
+        if conclusion.is_one_run:  # the test needs the exact law of cosines, or enough coins
+            return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
+        return []
     result = "not rejected by "
     if test.refuted:
         result = "rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # else the e-value has only two values
+    if conclusion.bets_on_curve:  # otherwise the e-value has only two values
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
@@ -252,7 +252,10 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines on the attack's accuracy and true-positive rates, except rates with too few scores out."""
+    """Yields notes on the attack's accuracy and true-positive rates.
+
+    Rates are None if there are too few scores without the canary to measure them.
+    """
     if conclusion.attack is None or conclusion.is_one_run:
         return
     words = (
@@ -269,25 +272,25 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _explain_words(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines that explain the table's last column, with the Gaussian curve last."""
+    """Yields notes that explain the words in the table's last column."""
     if conclusion.uncovered:
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
-    assumptions = map(attrgetter("assumes"), list_rows(conclusion))
-    # The Gaussian curve comes last: the lines on its test follow.
-    for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
+    assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
+    # The Gaussian curve comes last, because the lines on its test follow.
+    for assumption in sorted(assumptions, key=attrgetter("gaussian")):
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
         yield make_note("", _UNTESTED)
-    if conclusion.curve is None:
-        return
-    yield f"{'':<{_INDENT}}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
-    if conclusion.reason:
-        yield make_note("", conclusion.reason)
+    if conclusion.curve is not None:
+        test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
+        yield " " * _INDENT + test
+        if conclusion.reason:
+            yield make_note("", conclusion.reason)
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns the consequence of the test of the Gaussian curve; "" without a test."""
+    """Returns what the test of the Gaussian curve means for a reader; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -299,37 +302,37 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if the runs are too few to refute the smallest upper bound with any scores, else "".
+    """Returns advice if no scores of so few runs could reject the smallest upper bound; otherwise "".
 
-    It is also empty if a guarantee is violated, or if the scores are reversed or in doubt.
+    It is also empty if a guarantee is violated, or if the scores are reversed or not independent.
     """
-    is_said_otherwise = conclusion.doubt or conclusion.is_reversed
+    has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
-    if is_said_otherwise or not conclusion.is_beyond_reach or is_violated:
+    if has_other_problem or not conclusion.is_beyond_reach or is_violated:
         return ""
     upper = conclusion.tightest
-    most = conclusion.most_provable  # the proven epsilon if all guesses were right
-    assert upper is not None and most is not None
+    largest = conclusion.most_provable  # the epsilon that is proven if all guesses are right
+    assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
     if conclusion.is_claimed:  # the reader may not train
         advice = f"use {verdicts.BETTER_SCORES}"
-    elif most <= 0:  # too few runs for any proof
+    elif largest <= 0:
         advice = "train more runs"
     return (
-        f"{conclusion.runs:,} runs can prove at most {at_most(most)} for any curve, so they "
+        f"{conclusion.runs:,} runs can prove at most {at_most(largest)} for any curve, so they "
         f"cannot reject the {upper.name} {at_most(upper.epsilon)}: {advice}"
     )
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns sentences that a reader needs next to the table."""
+    """Returns sentences on the scores that a reader of the table needs."""
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
-    equal = []
+    found = []
+    equal = []  # the sets of scores that have only one value
     for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
         if np.ptp(scores) == 0:
             equal.append(name)
-    found = []
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:
@@ -340,7 +343,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy for bounds of 0, if any."""
+    """Yields a reason other than privacy for bounds of 0, if there is one."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
@@ -359,11 +362,10 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
             yield f"methods of order {needed} need at least that many canaries per run, got {fewest}"
     elif conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
-        is_leak_shown = max(bound.epsilon for bound in conclusion.bounds) >= _SHOWN
-        if min(n_in, n_out) < _FEW and not is_leak_shown:
-            most = at_most(conclusion.most_provable or 0.0)
-            provable = f"can prove at most epsilon = {most} for any curve"
-            yield f"{n_in} and {n_out} runs {provable}: use more runs"
+        shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
+        if min(n_in, n_out) < _FEW and not shows_leak:
+            provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
+            yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:

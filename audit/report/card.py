@@ -1,9 +1,8 @@
-"""An audit card: a record of an audit, as JSON, that others can recompute from its scores.
+"""Audit cards: records of audits, as JSON, that others can recompute from the scores.
 
-Field names follow the public registry of deployments of differential privacy (OpenDP) if it has the field.
+If the public registry of deployments of differential privacy (OpenDP) has a field, we use its name.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
-claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores:
-the card of any scores of the same shape has it.
+claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores.
 """
 
 import hashlib
@@ -30,14 +29,14 @@ _ADD_OR_REMOVE = "one example, added or removed"
 _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
 
 
-class Stated(NamedTuple):
-    """A card from a file.
+class StoredCard(NamedTuple):
+    """A card from a file, with what is needed to recompute it.
 
     Attributes:
-      card: the card.
-      claim: its claim; None without a claim.
-      level: its delta and confidence.
-      runs: its number of runs.
+      card: The content of the file.
+      claim: Its claim; None without a claim.
+      level: Its delta and confidence.
+      runs: Its number of runs.
     """
 
     card: dict[str, Any]
@@ -50,7 +49,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
     """Returns the card of an audit, as nested dicts and lists for JSON."""
     conclusion = subject.conclusion
     evidence = conclusion.evidence
-    found = json.loads(results.answer_json(conclusion))
+    answer = json.loads(results.answer_json(conclusion))
     content = {
         "card": _FORMAT,
         **_describe_claim(conclusion),
@@ -63,9 +62,9 @@ def make_card(subject: Subject) -> dict[str, Any]:
             "canaries": evidence.canaries,
             "sha256": hash_evidence(evidence),
         },
-        "bounds": found["bounds"],
-        "claim_test": found.get("claim_test"),
-        "verdict": found["verdict"],
+        "bounds": answer["bounds"],
+        "claim_test": answer.get("claim_test"),
+        "verdict": answer["verdict"],
         "provenance": subject.provenance,
     }
     card: dict[str, Any] = json.loads(write_json(content))
@@ -73,33 +72,33 @@ def make_card(subject: Subject) -> dict[str, Any]:
 
 
 def cite(subject: Subject) -> str:
-    """Returns the line by which a paper cites an audit, with the first digits of its card's commitment."""
+    """Returns a line for citing an audit, with the first 16 digits of its card's commitment."""
     commitment = make_card(subject)["commitment"]
     date = subject.provenance["Date"]
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
 
 
 def _commit(card: dict[str, Any]) -> str:
-    """Returns the SHA-256, in hex, of the fields that are known before the audit, as canonical JSON."""
+    """Returns the SHA-256, in hex, of a card's fields that are known before the audit, as canonical JSON."""
     committed = {name: card[name] for name in _COMMITTED}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_card(path: Path) -> Stated:
-    """Returns the card in a file; raises InputError if it is not a card."""
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in Claim.__subclasses__()}
+def read_card(path: Path) -> StoredCard:
+    """Reads the card in a file; raises InputError if the file is not a card."""
+    claim_classes: dict[str, Any] = {kind.__name__: kind for kind in Claim.__subclasses__()}
     claim = None
     try:
         card = json.loads(path.read_bytes())
         require(card["card"] == _FORMAT, "another format")
-        stated = card["implementation"]
-        if stated["mechanisms"] is not None:
-            claim = kinds[stated["mechanisms"]](**stated["parameters"])
+        implementation = card["implementation"]
+        if implementation["mechanisms"] is not None:
+            claim = claim_classes[implementation["mechanisms"]](**implementation["parameters"])
         delta = card["privacy_loss"]["privacy_parameters"]["delta"]
-        _commit(card)  # fails without its fields
+        _commit(card)  # raises KeyError if a field is missing
         level = Level(float(delta), float(card["confidence"]))
-        return Stated(card, claim, level, int(card["evidence"]["runs"]))
+        return StoredCard(card, claim, level, int(card["evidence"]["runs"]))
     except (ValueError, LookupError, TypeError, RecursionError, OSError):
         raise InputError(
             f"`card={path}` is not an audit card: name a file of `write_card`"
@@ -107,7 +106,7 @@ def read_card(path: Path) -> Stated:
 
 
 def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
-    """Yields each difference of a card from the recomputed one, in words.
+    """Yields each difference between a card and the recomputed one, in words.
 
     Numbers agree up to a relative difference of 1e-9, because the last digits depend on the machine.
     Provenances may differ. The commitment must be the hash of the card's own fields.
@@ -116,33 +115,44 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
     return _compare("", card, {**recomputed, **own})
 
 
-def _compare(place: str, stated: Any, found: Any) -> Iterator[str]:
-    """Yields each difference of a part of a card, at a place in it, from the recomputed part."""
-    if isinstance(stated, dict) and isinstance(found, dict):
-        for name in {**stated, **found}:
-            yield from _compare(f"{place}.{name}", stated.get(name), found.get(name))
-    elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
-        for i, pair in enumerate(zip(stated, found, strict=True)):
-            yield from _compare(f"{place}[{i}]", *pair)
-    elif not _agree(stated, found):
-        yield f"{place[1:]} is {shown(stated)} in the card and {shown(found)} by these scores"
+def _compare(path: str, stated: Any, recomputed: Any) -> Iterator[str]:
+    """Yields each difference between a part of a card and the recomputed part.
+
+    `path` is the place of the part in the card, such as ".bounds[0]", for the text.
+    """
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        for name in {**stated, **recomputed}:
+            yield from _compare(f"{path}.{name}", stated.get(name), recomputed.get(name))
+    elif (
+        isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed)
+    ):
+        for i, pair in enumerate(zip(stated, recomputed, strict=True)):
+            yield from _compare(f"{path}[{i}]", *pair)
+    elif not _agree(stated, recomputed):
+        values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
+        yield f"{path[1:]} is {values}"
 
 
-def _agree(stated: Any, found: Any) -> bool:
-    """Returns whether two values of JSON are equal, or numbers that are equal to nine digits."""
-    if isinstance(stated, int | float) and isinstance(found, int | float):
-        return math.isclose(stated, found)
-    return bool(stated == found)
+def _agree(stated: Any, recomputed: Any) -> bool:
+    """Returns True if two values of JSON are equal, or are numbers with nine equal digits."""
+    if isinstance(stated, int | float) and isinstance(recomputed, int | float):
+        return math.isclose(stated, recomputed)
+    return bool(stated == recomputed)
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the claim: its kind, its numbers, and its class with the fields; null without a claim."""
+    """Returns the fields on the claim: its kind, its numbers, and its class with the class's fields.
+
+    Without a claim the class is None.
+    """
     claim = conclusion.claim
     unit = _ADD_OR_REMOVE
     if isinstance(claim, RandomAllocation):
         unit = ZERO_OUT
     mu = conclusion.mu_upper_bound
-    variant = "Approximate DP" if mu is None else "Gaussian DP"
+    variant = "Gaussian DP"
+    if mu is None:
+        variant = "Approximate DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
     fields = {}
     for name in getattr(claim, "__dataclass_fields__", ()):
@@ -155,7 +165,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the bound for any curve, which decides, and the number of its looks at the scores."""
+    """Returns the first bound for any curve, which decides, and how many times it looks at the scores."""
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}

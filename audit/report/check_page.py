@@ -1,4 +1,4 @@
-"""The page of a check: its table and findings, and a picture of each violation."""
+"""The page of a check: its table and findings, and a figure of each failed check."""
 
 import textwrap
 from collections.abc import Mapping
@@ -11,81 +11,84 @@ from matplotlib.axes import Axes
 
 from audit.report import page, style
 
-_MAX_BARS = 24  # in a figure; the largest are drawn
-_WIDTH = 40  # characters of a line of a bar's name
+_MAX_BARS = 24  # in a figure
+_LABEL_WIDTH = 40  # characters in a line of a bar's name
 
 
 class _Figure(NamedTuple):
-    """The figure of a violation.
+    """The figure of a failed check.
 
     Attributes:
-      check: the check that is violated.
-      key: the name of the drawn values among the report's figures.
-      caption: the caption.
-      unit: the label of the axis.
-      most: the largest right value.
+      key: The name of the drawn values among the report's figures.
+      caption: The caption.
+      unit: The label of the axis.
+      limit: The largest value of a correct training.
     """
 
-    check: str
     key: str
     caption: str
     unit: str
-    most: float
+    limit: float
 
 
-_FIGURES = (
-    _Figure(
-        check="sensitivity",
+# The figures by the name of their check.
+_FIGURES = {
+    "sensitivity": _Figure(
         key="movements",
         caption="How far an example moves the step, added or replacing a row, in units of eta C / B; at most "
         "1 is allowed.",
         unit="eta C / B",
-        most=1.02,  # 2% for rounding
+        limit=1.02,  # 2% for rounding
     ),
-    _Figure(
-        check="noise",
+    "noise": _Figure(
         key="noise",
         caption="The noise's deviation by layer, over the stated one; 1 is right.",
         unit="stated deviations",
-        most=1.1,
+        limit=1.1,
     ),
-)
+}
 
 
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
-    `report` is a check's report from `to_dict`. Of its figures, "movements" has how far each example moves
-    the step, by its name, and "noise" the ratio of the noise's deviation to the stated one, by layer.
+    `report` is the dict from `CheckReport.to_dict`. Among its figures, "movements" maps each example's name
+    to how far the example moves the step, and "noise" maps each layer's name to the ratio of the noise's
+    deviation to the stated one.
     """
-    subject = "a step" if report["subject"] == "step" else report["subject"]
+    subject = report["subject"]
+    if subject == "step":
+        subject = "a step"
     title = f"Check of {subject} of DP-SGD"
-    violated = {check["name"] for check in report["checks"] if check["result"] == "failed"}
     figures: list[Markup] = []
     with plt.rc_context(style.STYLE):
-        for drawn in _FIGURES:
+        for check in report["checks"]:
+            drawn = _FIGURES.get(check["name"])
+            if drawn is None or check["result"] != "failed":
+                continue
             values = report["figures"].get(drawn.key)
-            if drawn.check in violated and values:
+            if values:
                 figure, axes = plt.subplots(figsize=(5.2, 3.2))
-                draw_bars(axes, values, drawn.most)
+                draw_bars(axes, values, drawn.limit)
                 axes.set(xlabel=drawn.unit)
                 figures.append(page.figure(style.svg(figure), drawn.caption))
     return page.document(title, page.macros.check(title, report, figures))
 
 
-def draw_bars(axes: Axes, values: Mapping[str, float], most: float) -> None:
+def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as horizontal bars with their names, and a line at 1.
 
-    Values that are not finite come first, as wide as the largest other; they and those above `most` are red.
+    Values that are not finite come first, with the width of the largest finite value. They and all values
+    above `limit` are red.
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)
     largest = np.argsort(-sizes, kind="stable")[:_MAX_BARS]
     widest = np.max(sizes, initial=1.0, where=np.isfinite(sizes))
-    colors = np.where(sizes[largest] > most, style.VERMILION, style.OUT)
+    colors = np.where(sizes[largest] > limit, style.VERMILION, style.OUT)
     places = range(len(largest))
     axes.barh(places, np.minimum(sizes[largest], widest), color=colors)
-    labels = [textwrap.fill(f"{names[i]} {sizes[i]:.3g}", _WIDTH) for i in largest]
+    labels = [textwrap.fill(f"{names[i]} {sizes[i]:.3g}", _LABEL_WIDTH) for i in largest]
     axes.set_yticks(places, labels, fontsize=6.5)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)

@@ -7,25 +7,29 @@ from functools import partial
 from audit.claims.brackets import ZERO_OUT
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import SamplerClaim, SamplerClaims
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Column, Table, at_least, at_most, make_text_table, number
 
-_DECIMALS = 2
 _COLUMNS = 80
-_show_upper = partial(at_most, decimals=_DECIMALS)
+_show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns the table of the claims for a sampler with its notes, at most 80 columns wide."""
-    columns = [
-        Column("sampler", _show_sampler, "sampler", left=True),
-        Column("every_model", _show_bracket, "every model\nseen"),
-        Column("last", lambda row: row.last_model.upper, "last model\nalone", _show_upper),
-    ]
-    if claims.tail:  # training ends with noise-only steps
-        head = f"and {claims.tail} noise-\nonly steps"
-        columns.append(Column("tail", lambda row: row.last_model.tail, head, _show_upper))
+    """Returns the table of the epsilons that may be claimed for a sampler, with notes, in 80 columns."""
+    records = []
+    for row in claims.rows:
+        record = {
+            "sampler": row.sampler,
+            "every model\nseen": _show_bracket(row),
+            "last model\nalone": _show_upper(row.last_model.upper),
+        }
+        if row.yours:  # the caller's sampler
+            record["sampler"] += " (yours)"
+        if row.last_model.tail is not None:  # training ends with noise-only steps
+            record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
+        records.append(record)
+    epsilons = [name for name in records[0] if name != "sampler"]
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
-    lines = [title, "", Table(columns, claims.rows).text(), ""]
+    lines = [title, "", make_text_table(records, right=epsilons).text(), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
     notes.append(f"last model alone: {claims.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}.")
     if claims.order:
@@ -35,24 +39,20 @@ def show_claims(claims: SamplerClaims) -> str:
     return "\n".join(lines)
 
 
-def _show_sampler(row: SamplerClaim) -> str:
-    """Returns a sampler's name, marked if it is the caller's."""
-    if row.yours:
-        return f"{row.sampler} (yours)"
-    return row.sampler
-
-
 def _show_bracket(row: SamplerClaim) -> str:
-    """Formats a row's bounds on epsilon for every model: "lower to upper", or only the upper bound."""
+    """Returns the bounds on the epsilon of every model: "lower to upper", or only the upper bound."""
     lower, upper, _ = row.every_model
     shown_upper = _show_upper(upper)
     if lower is None or _show_upper(lower) == shown_upper:
         return shown_upper
-    return f"{at_least(lower, _DECIMALS)} to {shown_upper}"
+    return f"{at_least(lower, decimals=2)} to {shown_upper}"
 
 
 def make_noise_table(claims: Sequence[MatrixMechanism], delta: float) -> Table[MatrixMechanism]:
-    """Returns the table of matrix mechanisms with equal steps and a fixed pattern, a row each."""
+    """Returns a table with a row for each matrix mechanism.
+
+    All of them have the same number of steps, and the canary takes part once in k steps.
+    """
     columns = [
         Column("noise", lambda claim: str(claim.strategy), "noise", left=True),
         Column("noise_multiplier", lambda claim: claim.noise_multiplier, "sigma", number(".4g")),

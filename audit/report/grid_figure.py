@@ -1,6 +1,8 @@
-"""The figure of a grid of audits, in the size of a paper's column or page."""
+"""The figure of a grid of audits, as wide as a paper's column or page."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +13,6 @@ from matplotlib.figure import Figure
 from audit.report.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
 from audit.written import show_level
 
-SEED = "seed"
 _LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (ORANGE, "D"), (PURPLE, "v"), (BLACK, "x"))
 _MAX_HEIGHT = 3.0  # inches
 
@@ -20,48 +21,39 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     """Draws the proven epsilon over the first varied setting, with a line for each value of the others.
 
     Args:
-      frame: the table of an `audit.Grid`.
-      varied: the names of the varied settings. Seeds are averaged, unless only the seed varies.
-      width: the figure's width, in inches.
+      frame: The table of an `audit.Grid`.
+      varied: The names of the varied settings. A point is the mean over seeds, unless only the seed varies.
+      width: The figure's width, in inches.
     """
-    names = [name for name in varied if name != SEED] or [SEED]
-    x_name, *others = names
-    x_values = list(dict.fromkeys(frame[x_name]))
-    frame = frame.assign(place=frame[x_name].map(x_values.index))
-    lines = [("", frame)]
+    x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
+    # Texts are categories with even spacing on the x axis, in the order of their first occurrence.
+    frame = frame.assign(x=frame[x_name].map(str))
+    lines: Iterable[Any] = [((), frame)]
     if others:
-        lines = []
-        for values, rows in frame.groupby(others, sort=False):
-            pairs = zip(others, values, strict=True)
-            lines.append((", ".join(f"{name} = {value}" for name, value in pairs), rows))
-
+        lines = frame.groupby(others, sort=False)
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
-        for place, (label, rows) in enumerate(lines):
-            color, marker = _LOOKS[place % len(_LOOKS)]
-            _draw_line(axis, rows, color, marker, label)
-        axis.set_xticks(range(len(x_values)), list(map(str, x_values)))
+        for (values, rows), (color, marker) in zip(lines, itertools.cycle(_LOOKS), strict=False):
+            pairs = zip(others, values, strict=True)
+            label = ", ".join(f"{name} = {value}" for name, value in pairs)
+            _draw_line(axis, rows, label, color, marker)
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
     return figure
 
 
-def _draw_line(axis: Axes, rows: pd.DataFrame, color: str, marker: str, label: str) -> None:
-    """Draws the mean of proven epsilons with bars from the smallest to the largest, and upper bounds."""
-    proven = rows.groupby("place")["epsilon"].agg(["mean", "min", "max"])
-    bars = np.array([proven["mean"] - proven["min"], proven["max"] - proven["mean"]])
-    axis.errorbar(
-        proven.index,
-        proven["mean"],
-        bars,
-        color=color,
-        marker=marker,
-        ms=4,
-        capsize=2,
-        label=f"proven {label}".strip(),
-    )
+def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
+    """Draws a line of proven epsilons and a dotted line of upper bounds over the column "x".
+
+    A point is the mean of the rows with the same x. Its bar reaches from the smallest to the largest epsilon.
+    """
+    proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
+    mean = proven["mean"]
+    bars = np.array([mean - proven["min"], proven["max"] - mean])
+    points = axis.errorbar(proven.index, mean, bars, color=color, marker=marker, ms=4, capsize=2)
+    points.set_label(f"proven {label}".strip())
     upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
-    upper = upper.groupby(rows["place"]).max()
+    upper = upper.groupby(rows["x"], sort=False).max()
     if upper.notna().any():
         axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())

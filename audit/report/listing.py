@@ -1,12 +1,11 @@
-"""A store's audits as rows, for a terminal and for programs, with their last conclusions."""
+"""Lists the audits in a store with their last conclusions, for a terminal and for programs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from audit.report.table import Column, Table, at_least, at_most
+from audit.report.table import at_least, at_most, make_text_table
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import fields, setting_of
@@ -17,10 +16,10 @@ from audit.written import Level, finite, show_level
 
 
 def listed(folder: Path) -> dict[str, Any]:
-    """Returns the record of the audit in a folder; raises InputError if the folder can't be read.
+    """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
-    `differs` has the fields that differ from the defaults, by their flags. `time` is that of the newest
-    scores, in seconds since 1970. Fields of the last conclusion are None without one.
+    `differs` has the values that differ from the defaults, by flag. `time` is when the newest scores were
+    written, in seconds since 1970. Fields of the last conclusion are None without one.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -41,32 +40,35 @@ def listed(folder: Path) -> dict[str, Any]:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns the values of a setting that differ from its model's and adversary's defaults, by flag or name.
+    """Returns a setting's values that differ from the defaults of its model and adversary, by flag or name.
 
-    For a whole number of periods, `insertions` replaces `steps`, as on the command line. For a custom model,
-    fields with defaults from the model always differ.
+    `insertions` replaces `steps` if these are a whole number of periods, as on the command line. For a custom
+    model, the fields whose defaults come from the model are always included.
     """
     known = fields()
     adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
     if task.find_task(setting.model) is not None:
-        chosen = {"adversary": adversary} if adversary in ADVERSARIES else {}  # or a custom one
-        defaults |= flat(setting_of(setting.model, **chosen))
+        given = {}
+        if adversary in ADVERSARIES:  # not a custom one
+            given["adversary"] = adversary
+        defaults |= flat(setting_of(setting.model, **given))
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
-    insertions, cut_short = divmod(values["steps"], setting.schedule.periodicity)
-    if not cut_short:
+    insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
+    if not remainder:
         del values["steps"]
         values["insertions"] = insertions
     differences = {}
     for name, value in sorted(values.items()):
         if value != defaults.get(name):
-            differences[known[name].flag if name in known else name] = value
+            flag = known[name].flag if name in known else name
+            differences[flag] = value
     return differences
 
 
 def make_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line that repeats an audit; empty if a field does not have a flag."""
+    """Returns the command line that repeats an audit; empty if some value cannot be set by a flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):
@@ -79,27 +81,30 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns records of audits (`listed`) as a text table."""
-    columns = (
-        Column(head="setting", value=lambda record: record["setting"][:8], left=True),
-        Column(head="model", value=itemgetter("model"), left=True),
-        Column(head="adversary", value=itemgetter("adversary"), left=True),
-        Column(head="runs", value=itemgetter("runs")),
-        Column(head="proven", value=itemgetter("epsilon"), show=at_least, none="-"),
-        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, none="-"),
-        Column(head="written", value=itemgetter("time"), show=_show_date),
-        Column(head="differs", value=itemgetter("differs"), show=_show_differences, left=True),
-    )
-    return Table(columns, records, rule=80).text()
+    """Returns records of audits from `listed` as a text table."""
+    rows = []
+    for record in records:
+        row = {
+            "setting": record["setting"][:8],
+            "model": record["model"],
+            "adversary": record["adversary"],
+            "runs": str(record["runs"]),
+            "proven": "-",
+            "upper": "-",
+            "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
+            "differs": _show_differences(record["differs"]),
+        }
+        if record["epsilon"] is not None:
+            row["proven"] = at_least(record["epsilon"])
+        if record["upper_bound"] is not None:
+            row["upper"] = at_most(record["upper_bound"])
+        rows.append(row)
+    return make_text_table(rows, right=("runs", "proven", "upper", "written"), rule=80).text()
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
-    """Returns fields with their values: "k=5, seed=1"."""
+    """Returns flags with their values: "k=5, seed=1"."""
     texts = []
     for flag, value in differences.items():
         texts.append(f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}")
     return ", ".join(texts)
-
-
-def _show_date(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"

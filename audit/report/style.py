@@ -1,4 +1,4 @@
-"""Colours, fonts and file formats of every figure, and matplotlib without a screen."""
+"""The colours, fonts and file formats of all figures. Loads matplotlib without a screen."""
 
 import io
 import logging
@@ -15,9 +15,8 @@ from audit.errors import require
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-if not {"IPython", "matplotlib.pyplot"} & set(
-    sys.modules
-):  # a notebook or script keeps its backend
+# A notebook or script that has chosen a backend keeps it.
+if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
@@ -32,7 +31,7 @@ BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
 FADED = "0.55"  # grey, for invalid bounds and in-sample values
-PALETTE = {  # colours by their names in methods' marks
+PALETTE = {  # colours by their names in `audit.methods.method.Mark`
     "blue": BLUE,
     "vermilion": VERMILION,
     "green": GREEN,
@@ -55,23 +54,24 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 
-_SAVED: dict[Any, Any] = {"svg.hashsalt": "audit", "pdf.fonttype": 42}  # a PDF has its fonts
+# A fixed salt makes the ids in SVG files reproducible. Type 42 embeds fonts in PDF files.
+_SAVED: dict[Any, Any] = {"svg.hashsalt": "audit", "pdf.fonttype": 42}
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with symbols for names, in TeX: Greek letters, "10^-5" for "1e-05"."""
+    """Returns a figure's text with names of quantities as TeX: Greek letters, and 10^-5 for 1e-05."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # the field's form
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names of quantities, such as "epsilon", by symbols in a figure's texts and tick labels."""
+    """Replaces names of quantities, such as "epsilon", with symbols in a figure's texts and tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters set tick labels again.
+    # Formatters set the text of tick labels at each drawing, so they need the symbols too.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()
@@ -80,7 +80,10 @@ def set_symbols(figure: Figure) -> None:
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns the bytes of `Figure.savefig` with symbols for names, and closes the figure."""
+    """Returns the figure's file with symbols for names, and closes the figure.
+
+    `options` are keyword arguments of `Figure.savefig`, such as the format.
+    """
     set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context(_SAVED):
@@ -89,7 +92,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Equal figures give equal bits.
+# Without dates and versions, equal figures give equal files.
 png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
 svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
 pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})
@@ -97,9 +100,10 @@ FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
-    """Returns the function that encodes a figure for a file; raises InputError for other suffixes.
+    """Returns the function from a figure to its file in the format of a path's suffix.
 
-    `field` is the field or flag with the path, for the message.
+    `field` is the name of the argument that has the path, for the message. Raises InputError if the suffix is
+    not .png, .pdf or .svg.
     """
     suffix = path.suffix.lower()
     require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")

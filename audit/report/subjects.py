@@ -1,4 +1,4 @@
-"""The facts of an audit for a report, from its folder in a store or from a file of scores.
+"""Collects the facts of an audit for a report, from its folder in a store or from given scores.
 
 This module does not import a library that trains.
 """
@@ -31,13 +31,13 @@ class Subject(NamedTuple):
     """An audit and the facts of its section in a report.
 
     Attributes:
-      anchor: the section's name in links of the page.
-      title: the section's heading.
-      facts: texts on the audited training, by their terms, such as "Model".
-      threats: sentences on the threat model, by their topic.
-      conclusion: the conclusion of the audit.
-      provenance: texts on the origin of the conclusion, by their terms, such as "Seed".
-      config: the content of the setting's file; None without one.
+      anchor: The section's id for links on the page.
+      title: The section's heading.
+      facts: Texts on the audited training by topic, such as "Model".
+      threats: Sentences on the threat model by topic, such as "sees".
+      conclusion: The conclusion of the audit.
+      provenance: Texts on the origin of the conclusion by topic, such as "Seed".
+      config: The content of the setting's file; None without one.
     """
 
     anchor: str
@@ -74,23 +74,27 @@ _UNKNOWN_RUN = (
     "The cosines were given: neither the training nor the source of the canaries is known here. The bounds "
     "are valid for the training that produced them, if it meets their assumptions."
 )
+_NOT_STORED = "not kept"
 
 
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files, with its facts for a report."""
+    """Returns an audit of score files with its facts for a report.
+
+    `name` is the audit's title, `sources` are the files, and `command` is the command line that read them.
+    """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN not in sources:  # standard input cannot be read again for its checksum
-        checksums = ", ".join(files.compute_sha256(source) for source in sources)
+        checksums = ", ".join(map(files.compute_sha256, sources))
         provenance["SHA-256 of the scores' file"] = checksums
     return subject._replace(provenance=provenance | subject.provenance)
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of given scores, with its facts for a report."""
-    # The conditions on training and adversary for valid bounds.
+    """Returns an audit of scores from elsewhere, with its facts for a report and the title `name`."""
+    # The threat model is unknown, so the report has the conditions for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
         threat = _UNKNOWN_RUN
@@ -136,13 +140,13 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, concluded again from the scores in a setting's folder, with its facts for a report.
+    """Returns an audit with its facts for a report, concluded again from the scores in a setting's folder.
 
-    Delta, confidence and number of runs are by default those of the last audit in the store, or else 1e-5,
-    0.95 and all runs.
+    If delta, confidence or the number of runs is None, it is that of the last audit in the folder. Without a
+    last audit they are 1e-5, 0.95 and all stored runs.
 
     Raises:
-      InputError: if the folder does not have an audit with so many runs.
+      InputError: The folder does not have an audit, or has fewer runs.
     """
     store, audited = make.open_audit(folder)
     last_result = store.result()
@@ -159,24 +163,25 @@ def describe_setting(
     conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, steps)
 
     notes = last_result.provenance
-    missing = "not kept"
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
         provenance["Command"] = command
-    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
-    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
     provenance |= {
         "Setting": folder.name,
         "Seed": str(setting.seed),
-        "Data": notes.get("data", missing),
-        "SHA-256 of the data": audited.data or missing,
+        "Data": notes.get("data", _NOT_STORED),
+        "SHA-256 of the data": audited.data or _NOT_STORED,
     }
     if audited.model:
         provenance["SHA-256 of the model"] = audited.model
-    provenance["Versions"] = ", ".join(versions) or missing
-    provenance["Device"] = notes.get("device", missing)
-    provenance["Date"] = notes.get("time", missing)
+    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
+    provenance |= {
+        "Versions": ", ".join(versions) or _NOT_STORED,
+        "Device": notes.get("device", _NOT_STORED),
+        "Date": notes.get("time", _NOT_STORED),
+    }
     return Subject(
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
@@ -191,21 +196,21 @@ def describe_setting(
 def _describe_setting(
     setting: Setting, conclusion: Conclusion, is_own_model: bool
 ) -> dict[str, str]:
-    """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model"."""
+    """Returns texts on a setting's model, mechanism and runs by topic, such as "Model"."""
     mechanism = setting.mechanism
     model = setting.model
     row = task.find_task(model)
     if not is_own_model and row is not None:
         model = row.description
-    rate = f"learning rate {mechanism.learning_rate:g}"
-    decay = ""
+    optimizer = f"{mechanism.optimizer} on the private mean, "
+    optimizer += f"learning rate {mechanism.learning_rate:g}"
     if mechanism.weight_decay:
-        decay = f", weight decay {mechanism.weight_decay:g}"
+        optimizer += f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
     steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
     facts = {
         "Model": model,
-        "Optimiser": f"{mechanism.optimizer} on the private mean, {rate}{decay}",
+        "Optimiser": optimizer,
         "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, {sigma}",
         "Training": f"{steps}, in a fixed order",
         "Insertions": _describe_insertions(setting),
@@ -220,18 +225,18 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns the number of steps that insert canaries, and which: "50, every 5 steps"."""
+    """Returns how many steps insert canaries, and which steps: "50, every 5 steps"."""
     sampling = setting.sampling
-    if sampling.batches:
+    if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
-    if sampling.times:  # so many steps, drawn beforehand
+    if sampling.times:  # the sampler "known": so many steps, which are drawn in advance
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
         text = f"{setting.insertions:,}, every {k} steps"
-    if setting.schedule.place != k:  # the usual place is the last of each k steps
+    if setting.schedule.place != k:  # not the last step of each period, the default
         text += f", at step {setting.schedule.place} of each {k}"
     if sampling.name == POISSON:
         text += f", each with probability {sampling.rate:g} (Poisson sampling)"
@@ -239,9 +244,9 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences on the threat model, by topic: the adversary's view, knowledge and canaries.
+    """Returns sentences on the threat model by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the record of the last audit, with the view of a custom adversary.
+    `notes` is the provenance of the last audit. For a custom adversary it describes the view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
@@ -260,23 +265,17 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
             "random data: neighbouring data sets differ in one canary."
         )
-    sampling = setting.sampling
-    counted_steps = (
-        "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
-        "adversary knows the mini-batches."
-    )
-    if sampling.batches:
-        counted_steps = (
-            "Each epoch inserts the canary at a random step that the adversary does not see; the upper bound "
-            f"is that of {sampling.name}."
-        )
-    elif sampling.is_hidden:  # Poisson sampling
-        counted_steps = (
-            "Each of these steps inserts the canary by a coin that the adversary does not see; the upper "
-            "bound is that of Poisson sampling."
-        )
     sentences["neighbours"] = (
         "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
-    return {**sentences, "accounting": counted_steps}
+    sentences["accounting"] = (
+        "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
+        "adversary knows the mini-batches."
+    )
+    if setting.sampling.is_hidden:
+        sentences["accounting"] = (
+            "The adversary does not see which steps insert the canary; the upper bound is that of "
+            f"{setting.sampling.name} sampling."
+        )
+    return sentences

@@ -2,21 +2,22 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from audit.written import at_least as at_least
 from audit.written import at_least_digits, at_most_digits
 from audit.written import at_most as at_most
 
-R = TypeVar("R")
+Row = TypeVar("Row")
 Show = Callable[[Any], str]
-_DIGITS = 6  # significant ones of a float in CSV
+_CSV_DIGITS = 6  # significant digits of a float
 
 
 def number(spec: str) -> Show:
-    """Returns a function that formats numbers by a format specification, as in number(".2f").
+    """Returns a function that formats numbers with a format specification, as in number(".2f").
 
     Use `at_least` or `at_most` for bounds, which round in the safe direction.
     """
@@ -27,14 +28,14 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-      key: the column's name in CSV and JSON; None for a column only in text.
-      value: function from a row to its value; None is an empty cell in CSV.
-      head: the column's name in text, in one or more lines; None for a column only in CSV and JSON.
-      show: function from a value other than None to the cell's text. CSV rounds in the direction of
-        `at_least` and `at_most`, too.
-      width: the column's width in characters; 0 for the width of its widest cell.
-      left: whether cells are aligned to the left.
-      none: the cell's text for None.
+      key: The column's name in CSV and JSON; None if only text shows the column.
+      value: A function from a row to its value. None is an empty cell in CSV.
+      head: The column's name in text, in one or more lines; None if only CSV and JSON show the column.
+      show: A function from a value other than None to the cell's text. With `at_least` or `at_most`, CSV
+        rounds in the same direction.
+      width: The column's width in characters; 0 fits the widest cell.
+      left: Whether cells are aligned to the left.
+      none: The cell's text for None.
     """
 
     key: str | None = None
@@ -45,50 +46,57 @@ class Column(NamedTuple):
     left: bool = False
     none: str = ""
 
+    def show_cell(self, row: Any) -> str:
+        """Returns the text of a row's cell."""
+        value = self.value(row)
+        if value is None:
+            return self.none
+        return self.show(value)
+
     def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded in the direction of `show`."""
-        show = getattr(self.show, "func", self.show)  # of a partial
+        """Returns a number for CSV with six digits, rounded in the direction of `show`."""
+        show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
-            return at_least_digits(value, _DIGITS)
+            return at_least_digits(value, _CSV_DIGITS)
         if show is at_most:
-            return at_most_digits(value, _DIGITS)
-        return f"{value:.{_DIGITS}g}"
+            return at_most_digits(value, _CSV_DIGITS)
+        return f"{value:.{_CSV_DIGITS}g}"
 
 
 @dataclass(frozen=True)
-class Table(Generic[R]):
+class Table(Generic[Row]):
     """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: the columns from left to right.
-      rows: the objects with the columns' values.
-      section: function from a row to the heading of its section. Consecutive rows with the same heading
-        form a section, below a rule and a heading that is not empty. None for a table without sections.
-      before: the lines above the header.
-      after: the lines below the rows.
-      gap: the text between two columns.
-      rule: the length of a rule, a line of dashes; 0 for the length of the longest row.
+      columns: The columns from left to right.
+      rows: Any objects; the columns read their values from them.
+      section: A function from a row to the heading of its section, or None for a table without sections.
+        Consecutive rows with the same heading form a section. A rule and the heading, unless it is empty,
+        precede it.
+      before: The lines above the header.
+      after: The lines below the rows.
+      gap: The text between two columns.
+      rule: The length of a rule, which is a line of dashes; 0 fits the longest row.
     """
 
     columns: Sequence[Column]
-    rows: Sequence[R]
-    section: Callable[[R], str] | None = None
+    rows: Sequence[Row]
+    section: Callable[[Row], str] | None = None
     before: Sequence[str] = ()
     after: Sequence[str] = ()
     gap: str = "  "
     rule: int = 0
 
     def text(self) -> str:
-        """Returns the table as text for a terminal, with the lines before and after."""
+        """Returns the table as text for a terminal, with the lines before and after it."""
         columns = [column for column in self.columns if column.head is not None]
-        height = 1 + max(str(column.head).count("\n") for column in columns)
+        heads = [str(column.head).split("\n") for column in columns]
+        height = max(map(len, heads))  # lines of the header
         lines = [""] * (height + len(self.rows))
-        for column in columns:
-            head = str(column.head).split("\n")
-            texts = [""] * (height - len(head)) + head  # shorter heads get empty cells above
-            for row in self.rows:
-                value = column.value(row)
-                texts.append(column.none if value is None else column.show(value))
+        for column, head in zip(columns, heads, strict=True):
+            # Shorter heads get empty cells above them.
+            texts = [""] * (height - len(head)) + head
+            texts += map(column.show_cell, self.rows)
             width = column.width or max(map(len, texts))
             align = str.ljust if column.left else str.rjust
             for place, text in enumerate(texts):
@@ -107,19 +115,32 @@ class Table(Generic[R]):
         return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:
-        """Returns the table as CSV in UTF-8: a line with the columns' keys, then the rows' values."""
+        """Returns the table as CSV in UTF-8: a line with the columns' keys, then a line for each row."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        columns = {column.key: column for column in self.columns if column.key is not None}
-        writer.writerow(columns)
+        columns = [column for column in self.columns if column.key is not None]
+        writer.writerow(column.key for column in columns)
         for record in self.json():
             cells = []
-            for key, value in record.items():
-                cells.append(columns[key].round(value) if isinstance(value, float) else value)
+            for column, value in zip(columns, record.values(), strict=True):
+                cells.append(column.round(value) if isinstance(value, float) else value)
             writer.writerow(cells)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
-        """Returns each row's values by the columns' keys, for json.dumps."""
+        """Returns a dict from the columns' keys to values for each row, for json.dumps."""
         columns = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
+
+
+def make_text_table(
+    records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
+) -> Table[Mapping[str, str]]:
+    """Returns the table of dicts from column names to cells; all dicts have the names of the first.
+
+    The columns named in `right` are aligned to the right. `layout` has further fields of `Table`.
+    """
+    columns = []
+    for name in records[0]:
+        columns.append(Column(head=name, value=itemgetter(name), left=name not in right))
+    return Table(columns, records, **layout)

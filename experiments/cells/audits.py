@@ -1,4 +1,4 @@
-"""Cells that audit trained models. Their stores contain scores and audit.json."""
+"""Cells that audit trained models. Their stores have scores and audit.json."""
 
 import contextlib
 import json
@@ -22,13 +22,14 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has all runs and an audit.json on at least as many."""
+        """Returns True if the store has all runs, and an audit.json that counts all of them."""
         concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json is written again
             concluded = store.result().runs or 0
         return concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Trains the missing runs and writes audit.json."""
         from audit.training import driver  # loads SciPy
 
         validate(setting, runs)
@@ -47,28 +48,35 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns a cell that runs an experiment with a setting in a separate store.
+    """Returns a cell that runs an experiment with a setting in its own store.
 
-    `is_complete` returns whether a store has all results, and `do` (store, the model's data, progress)
-    computes the missing ones. `experiment` is a part of the cell's identity.
+    Args:
+      name: The displayed name.
+      setting: The setting.
+      runs: The number of training runs.
+      is_complete: (store) -> True if the store has all results.
+      do: (store, the model's data, progress); computes the missing results.
+      experiment: The experiment's name, a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether the cell's store is complete and has the same data."""
+        """Returns True if the cell's store is complete and comes from the same data."""
         store = held.open(cell_identity)
         if store is None:
             return False
-        # Features computed on this machine have the checksum None, since their last bits differ between
-        # machines. Any stored checksum passes.
+        # The checksum is None for features computed on this machine, since their last bits differ between
+        # machines. Then any stored checksum passes.
         checksum = data.checksum(setting.model)
-        is_on_same_data = checksum in (None, store.config().get("data_sha256"))
-        return is_on_same_data and is_complete(store)
+        has_same_data = checksum in (None, store.config().get("data_sha256"))
+        return has_same_data and is_complete(store)
 
     def open_cell(out: Path, data: DataSets) -> Store:
+        """Returns the cell's store under the root of all stores; makes it if it does not exist."""
         return make.open_store(out, setting, data.load(setting.model), experiment)
 
     def do_cell(store: Store, data: DataSets, progress: Progress) -> None:
+        """Computes the missing results with the model's data."""
         do(store, data.load(setting.model), progress)
 
     return Cell(

@@ -1,7 +1,6 @@
-"""A cell is a piece of a sweep's work. This module also loads data sets and stores cells' answers.
+"""Cells, the pieces of a sweep's work, with their data sets and their answers.
 
-Each kind of cell has a module that makes these records of functions. Importing this module does not start
-JAX.
+Each kind of cell has a module that makes `Cell` records. Importing this module does not start JAX.
 """
 
 import json
@@ -23,7 +22,12 @@ _ANSWER = "answer.json"
 
 
 class Audited(NamedTuple):
-    """An audit of trained models, and its place in a figure: panel, curve and x."""
+    """An audit of trained models, and its place in a figure.
+
+    Attributes:
+      panel, series, x: The panel, the curve in it, and the position on its x axis.
+      setting, runs: The setting and the number of runs of the audit.
+    """
 
     panel: str
     series: str
@@ -33,7 +37,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from the user's files or as `audit` finds them. They are loaded on first use."""
+    """The models' data, from the user's files or as `audit` finds them. They load on first use."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores paths, to load the data later.
@@ -46,9 +50,9 @@ class DataSets:
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data; None for data that are computed on this machine.
+        """Returns the checksum of a model's data; None for features that are computed on this machine.
 
-        Computed data differ between machines in their last bits.
+        The last bits of computed features differ between machines. A user's file is loaded for its checksum.
         """
         data = task(model).data
         if data.checksum is not None and self._files.get(data.file) is not None:
@@ -58,7 +62,7 @@ class DataSets:
     def load(self, model: str) -> Dataset:
         """Returns a model's data. The first call loads them.
 
-        Raises InputError if they cannot be loaded. Later calls raise the same error.
+        Raises InputError if they cannot be loaded. Later calls raise the same error at once.
         """
         data = task(model).data
         if data.name not in self._loaded:
@@ -73,7 +77,7 @@ class DataSets:
         return dataset
 
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients. Only those of the last call stay in memory.
+        """Returns a federated setting's clients and test data. Only those of the last call stay in memory.
 
         Raises InputError if they cannot be loaded.
         """
@@ -85,7 +89,7 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the user's data files; raises InputError for a file that cannot be used."""
+        """Loads the user's data files; raises InputError for a file that is not such data."""
         for model in TASKS:
             self.checksum(model)
 
@@ -102,13 +106,15 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Of several cells with the same
-        identity only the one with the most runs is done.
+      identity: A text that identifies the work, except for the number of runs. A sweep does only the cell
+        with the most runs of those with the same identity.
+      runs: The number of runs, the unit of `progress`.
       seconds: The estimated time on two cores.
-      is_done: (holdings, data sets) -> whether the store is complete. It does not start JAX, and loads only
-        the user's data files.
-      open: (the store's root, data sets) -> the cell's store.
-      do: (store, data sets, progress); computes the missing results.
+      is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
+        JAX, and loads only the user's data files.
+      open: (the root of all stores, data sets) -> the cell's store.
+      do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
+        runs that it has finished since the last call.
       request: The specification of the work, for the paper's figures.
       audited: The audit, or None for other kinds of cells.
     """
@@ -142,6 +148,8 @@ def read_answer(store: Store) -> dict[str, Any] | None:
 
 
 def find_answer(held: Holdings, setting: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the answer that is stored for a setting's identity; None if it is missing or damaged."""
+    """Returns the stored answer for a setting's identity; None if it is missing or damaged."""
     store = held.open(setting)
-    return None if store is None else read_answer(store)
+    if store is None:
+        return None
+    return read_answer(store)

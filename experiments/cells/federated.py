@@ -1,4 +1,4 @@
-"""Cells that audit federated training. Their stores contain scores and each run's accuracy."""
+"""Cells that audit federated training. Their stores have scores and each run's accuracy."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 if TYPE_CHECKING:
     from audit.training.game import Game, Midway
 
-_ACCURACIES = "accuracies"
+_ACCURACIES = "accuracies"  # the field of answer.json with {number of the run: accuracy}
 
 
 class FederatedScores(NamedTuple):
@@ -41,12 +41,15 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         observed.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        return all(read(held, one, runs) for one in observed)
+        """Returns True if the stores of all adversaries have the runs."""
+        return all(read(held, observer, runs) for observer in observed)
 
     def open_cell(out: Path, data: DataSets) -> Store:
+        """Returns the store of the cell's own adversary."""
         return open_store(out, setting, data.clients(setting))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Trains the missing runs of all adversaries."""
         train(observed, runs, store.path.parent, data.clients(setting), progress)
 
     return Cell(name, json.dumps(make_identity(setting)), runs, seconds, is_done, open_cell, do)
@@ -63,7 +66,7 @@ def make_identity(setting: FederatedSetting) -> dict[str, Any]:
 
 
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
-    """Returns the store of a setting and its clients, under the root `out`."""
+    """Returns the store of a setting with these clients, under the root `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
@@ -82,25 +85,25 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 
 def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
-    """Returns the accuracies of the first runs, in order, without those that are missing."""
+    """Returns the accuracies of the first runs, in order, without missing ones."""
     numbers = map(str, range(runs))
     return [by_run[number] for number in numbers if number in by_run]
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies by run; the keys are numbers as text."""
+    """Returns the stored accuracies by the run's number, as text."""
     answer = read_answer(store) or {}
     accuracies: dict[str, float] = answer.get(_ACCURACIES, {})
     return accuracies
 
 
-def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to the stored accuracies."""
+def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
+    """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
-        accuracies = read_accuracies(store)
-        for run, value in enumerate(values, first):
-            accuracies[str(run)] = float(value)
-        write_answer(store, {_ACCURACIES: accuracies})
+        by_run = read_accuracies(store)
+        for run, accuracy in enumerate(accuracies, first):
+            by_run[str(run)] = float(accuracy)
+        write_answer(store, {_ACCURACIES: by_run})
 
 
 def train(
@@ -112,9 +115,16 @@ def train(
 ) -> list[Scores]:
     """Trains missing runs in the stores under `out`, and returns the scores of each setting.
 
-    Settings differ only in `observe`, so one training run gives the scores of all. Runs that are missing from
-    the first store fill all stores. Then follow those that are missing from other stores. `progress` is
-    called with the number of newly trained runs.
+    The settings differ only in what the adversary observes, so one training run gives the scores of all. The
+    runs that are missing from the first store fill all stores. Then it trains runs that are missing from the
+    other stores.
+
+    Args:
+      settings: The settings.
+      runs: The number of runs.
+      out: The root folder of all stores.
+      federation: The clients and the test data.
+      progress: Called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games
@@ -136,7 +146,7 @@ def train(
             return
         accuracies = np.asarray(measure(midway.thetas), np.float64)
         for _, store in pairs:
-            keep_accuracies(store, midway.first, accuracies)
+            _add_accuracies(store, midway.first, accuracies)
         for game, store in pairs[1:]:
             store.save(games.final_scores(game, midway.thetas, midway.first))
 

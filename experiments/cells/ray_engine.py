@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU if the cluster has any, or the number of cores of the smallest node. Scores then equal
-those of one node to the bit.
+Each task gets one GPU if the cluster has any, or otherwise as many cores as the smallest node has. So scores
+equal those of one node to the bit.
 """
 
 import contextlib
@@ -33,8 +33,9 @@ from experiments.cells.cell import Cell, DataSets
 
 LOCAL = "local"
 Arguments = tuple[Any, ...]
-Ended = tuple[Arguments, Callable[[], Any]]  # the second part returns the result
-_MAX_RETRIES = 20  # of a task after its worker or node died
+# A finished task: its arguments, and a function that returns its result or raises its error.
+Ended = tuple[Arguments, Callable[[], Any]]
+_MAX_RETRIES = 20  # of a task whose worker or node died
 _STAGE = 64  # runs between two computations of the bounds
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -48,14 +49,20 @@ _SETTINGS = {
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, int, dict[str, Any]]:
-    """Returns (runs per chunk, steps per run, versions and devices) on a worker."""
+    """Prepares training on a worker; returns (runs per chunk, steps per run, versions and devices).
+
+    `devices` is the number of this machine's devices to use; 0 for all visible GPUs.
+    """
     prepare_jax(devices)
     game = recipe.make(data)
     return chunk_size(game, runs), len(game.schedule.mask), recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
-    """Returns the scores of a chunk of runs. Splits the chunk in half if memory runs out."""
+    """Returns the scores of a chunk of runs, in one or more parts.
+
+    It halves the chunk if memory runs out. `devices` is as in `prepare`.
+    """
     prepare_jax(devices)
     first, stop = chunk
     size = stop - first
@@ -75,7 +82,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Completes a cell in a temporary store, and returns its files by their paths there."""
+    """Completes a cell in a temporary folder, and returns its files' content by their paths in the folder."""
     prepare_jax(devices)
     contents = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -95,12 +102,12 @@ class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
-        """Chooses each task's resources by the cluster's nodes; `ray` is the module."""
+        """Chooses the resources of a task from the cluster's nodes; `ray` is the imported module."""
         self._ray = ray
-        self.share = ray.put  # (value) -> a reference; each node gets the value once
+        self.share = ray.put  # (value) -> a reference to it; each node receives the value once
         total = ray.cluster_resources()
         counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        self._devices = 0  # all visible GPUs
+        self._devices = 0  # all visible GPUs: the one that Ray assigns
         self._needs = {"num_gpus": 1, "num_cpus": 1}
         if total.get("GPU", 0) < 1:
             self._devices = min(filter(None, counts), default=0)
@@ -108,11 +115,11 @@ class Cluster:
                 self._devices, "the Ray cluster has neither GPUs nor cores: start nodes with some"
             )
             self._needs = {"num_cpus": self._devices}
-        # A task takes a core or more, so there are two or more for each worker. They do not wait for us.
+        # A task takes a core or more, so at least one task waits for each worker that becomes free.
         self._limit = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
-        """Calls function(devices, *arguments) on workers; yields results as tasks end."""
+        """Calls function(devices, *given) on workers for each `given` in `arguments`; yields ended tasks."""
         # With max_calls=0 a worker stays alive after a task and keeps its compiled programs.
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._needs}
         remote = self._ray.remote(**options)(function)
@@ -129,11 +136,12 @@ class Cluster:
             yield running.pop(ended), functools.partial(self._get, ended)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns function(devices, *arguments), computed on a worker."""
+        """Returns the result of function(devices, *arguments), computed on a worker."""
         ((_, get),) = self.run(function, [arguments])
         return get()
 
     def _get(self, result: Any) -> Any:
+        """Returns the value of a task's result; raises the worker's InputError here."""
         try:
             return self._ray.get(result)
         except self._ray.exceptions.RayTaskError as error:
@@ -154,7 +162,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     options: dict[str, Any] = {}
     if address == LOCAL:
         options = {"num_cpus": cores(), "include_dashboard": False}
-        # Other machines cannot connect, and other users do not have the token.
+        # The first setting keeps other machines out, and the token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in _SETTINGS.items():
@@ -173,7 +181,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         raise InputError(f"{why}: {hint}") from None
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # leaves accelerators to the workers
+    jax.config.update("jax_platforms", "cpu")  # the accelerators are for the workers
     try:
         cluster = Cluster(ray)
         yield work.TrainingEngine(
@@ -184,7 +192,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError if no server answers at "host:port" in 5 seconds; Ray would try for minutes."""
+    """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
@@ -194,14 +202,14 @@ class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Raises InputError if recipe and data do not fit, as a worker reports."""
+        """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
         _, _, about = cluster.call(prepare, *self._game, 1)
         self.about: Callable[[], dict[str, Any]] = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains missing runs, and returns the scores of all runs."""
+        """Trains missing runs, and returns the scores of all runs; `most` decides the size of chunks."""
         begin = time.perf_counter()
         with hold(store.path):
             size, steps, _ = self._cluster.call(prepare, *self._game, most)
@@ -222,11 +230,13 @@ class RayTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Completes a sweep's cells, each as a task (see `work.do_all`)."""
+    """Completes a sweep's cells, each as a task, and reports failed cells; see `work.do_all`."""
     outcome = work.Outcome(here=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
-        for cell in work.find_missing(cells, place):  # another process may have had the lock
+        for cell in work.find_missing(
+            cells, place
+        ):  # another process may have completed some since
             with work.failing(cell, progress, outcome):
                 cell.open(place.out, place.data)  # loads data that workers may not have
                 opened.append(cell)

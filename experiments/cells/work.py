@@ -1,4 +1,4 @@
-"""Completes the cells of a sweep. Checking a finished sweep needs neither data nor JAX."""
+"""Completes the cells of a sweep. To check a finished sweep, this module needs neither data nor JAX."""
 
 import contextlib
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Workplace(NamedTuple):
-    """The root of the cells' stores, and their data sets."""
+    """The root folder of the cells' stores, and their data sets."""
 
     out: Path
     data: DataSets
@@ -48,21 +48,24 @@ class TrainingEngine(NamedTuple):
 
 
 class SweepProgress:
-    """A line of progress on stderr: cells done, the current cell, and the time left."""
+    """A line of progress on stderr: cells done, the current cell, and the time left.
+
+    A cell counts with its estimated seconds.
+    """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Shows the line."""
         self._cells = len(cells)
         self._done = 0
-        self._seconds_done = 0.0  # the estimated time of finished cells
-        total = sum(cell.seconds for cell in cells)  # the bar's unit is an estimated second
+        self._seconds_done = 0.0  # the estimated seconds of finished cells
+        total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
-        # The latest rate has a weight of 0.1, so the displayed time left does not jump.
+        # A small weight of the latest rate keeps the displayed time left from jumping.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
         self.close = self._bar.close
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current cell, and returns the function that reports its trained runs."""
+        """Shows a cell as the current cell, and returns the function that reports its finished runs."""
         self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
         return lambda runs: self._bar.update(runs * cell.seconds / cell.runs)
 
@@ -75,7 +78,7 @@ class SweepProgress:
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns the cell with the most runs for each identity, in the order of first occurrence."""
+    """Returns the cell with the most runs for each identity, in the order of their first occurrence."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
         largest = by_identity.setdefault(cell.identity, cell)
@@ -85,16 +88,15 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
-    """Returns the cells that are not complete."""
+    """Returns the cells that are not complete in the stores."""
     held = make.holdings(place.out)
     return [cell for cell in cells if not cell.is_done(held, place.data)]
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Completes the cells of a sweep in this process.
+    """Completes the cells of a sweep in this process, and reports each failed cell on stderr.
 
-    It waits if another process is working on a cell, and reports each failed cell on stderr. Raises
-    InputError if the store cannot be written.
+    If another process works on a cell, it waits for it. Raises InputError if the store cannot be written.
     """
     outcome = Outcome(here=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
@@ -102,7 +104,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             with failing(cell, progress, outcome):
                 store = cell.open(place.out, place.data)
                 with hold(store.path):
-                    if find_missing([cell], place):  # another process may have had the lock
+                    if find_missing([cell], place):  # no other process has completed it since
                         cell.do(store, place.data, progress.begin(cell))
                         outcome.here.append(cell.name)
                 progress.end(cell)
@@ -111,11 +113,14 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
 @contextlib.contextmanager
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
-    """Reports an InputError in the block as a failed cell, except if the store cannot be written."""
+    """Reports an InputError in the block as a failed cell, and adds the cell to the outcome.
+
+    The error that the store cannot be written is raised again, since other cells would fail too.
+    """
     try:
         yield
     except files.CannotWriteError:
-        raise  # other cells would fail too
+        raise
     except InputError as error:
         tqdm.write(f"failed: {cell.name}: {error}", file=sys.stderr)
         outcome.failed.append(cell.name)

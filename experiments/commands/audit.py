@@ -3,10 +3,10 @@
     ./run.sh audit                               5,000 models on California Housing
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
-    ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a heat map
-    ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon is 10
+    ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a figure
+    ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon >= 10
 
-Trained runs are kept under --out and are not trained again. An interrupted audit continues.
+The command keeps trained runs under --out and does not train them again. An interrupted audit continues.
 """
 
 import math
@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from audit.adversaries.directions import OneShotCanaries
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.settings.setting import Setting, validate
 from audit.written import Level
 from experiments.commands import grid_flags
@@ -34,10 +33,9 @@ flags.DEFINE_integer(
     "Models to train. Default: 5,000, half with the canary; for sphere 60, all with canaries.",
     1,
 )
-flags.DEFINE_string(
-    "until",
-    None,
-    "sphere: stop when this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
+cli.define_optional(
+    str,
+    until="sphere: stop when this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
 )
 flags.DEFINE_enum(
     "lipschitz",
@@ -56,7 +54,7 @@ grid_flags.define_vary()
 
 
 def main() -> None:
-    """Audits the setting of the flags, or with --vary a grid of settings."""
+    """Audits the setting that the flags describe, or with --vary a grid of settings."""
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return
@@ -66,15 +64,19 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags, which are checked before data are loaded.
-    `runs` is None for the adversary's default, and `until` the condition for stopping early, if any.
+    Delta, confidence, the data and the engine come from flags. The function checks them before it loads data.
+
+    Args:
+      setting: The setting.
+      runs: The number of models; None for the adversary's default.
+      until: The condition for stopping early; None to train all models.
     """
     cli.require_levels()
     engines = grid_flags.engine()
     out = cli.folder()
     adversary = setting.adversary
     number = adversary.usual_runs if runs is None else runs
-    # Bounds allow early stopping only if each run draws fresh canaries.
+    # Bounds are valid at any stopping time only if each run draws fresh canaries.
     require(
         until is None or adversary.any_time,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
@@ -95,65 +97,46 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
         print(results.result_json(finished.conclusion, **finished.circumstances()))
     else:
         print(_summarise(finished), file=sys.stderr)
-        print(bounds_table.bounds_table(finished.conclusion) + _show_each_run(finished))
-    driver.keep(finished, figure=True)
+        print(bounds_table.bounds_table(finished.conclusion))
+    driver.keep(finished, [FIGURE])
     if not FLAGS.json:
         folder = finished.store.path
         print(f"\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}")
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early: "refuted", an epsilon, or "0.9x" of the claimed epsilon."""
+    """Returns the condition for stopping early in --until; None without one.
+
+    The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
+    """
     if text is None:
         return None
     from audit.training import driver
 
     if text == "refuted":
         return driver.until_refuted
-    number = text.removesuffix("x")
     try:
-        value = float(number)
+        value = float(text.removesuffix("x"))
     except ValueError:
         value = math.nan
     fix = "give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
     require(0 < value < math.inf, f"--until={text}: {fix}")
-    if number != text:
+    if text.endswith("x"):
         return driver.until_multiple(value)
     return driver.until_epsilon(value)
 
 
-def _show_each_run(finished: "Finished") -> str:
-    """Returns a table with a row for each run, after an empty line; "" for most adversaries.
-
-    Only runs of the one-shot adversary have enough canaries. With too few, a line with the reason replaces
-    the table.
-    """
-    from audit.conclusions.concluded import conclude_each_run
-    from audit.report import federated_table
-    from audit.training import build
-
-    request = finished.request
-    adversary = request.setting.adversary
-    if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
-        return ""
-    sees_final_model = adversary.observe != "all"
-    dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
-    try:
-        conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
-    except InputError as error:  # too few canaries
-        return f"\n\nno table of single runs: {error}"
-    return f"\n\n{federated_table.over_runs(conclusions)}"
-
-
 def _summarise(finished: "Finished") -> str:
-    """Returns a one-line summary: models, steps, data, and the training time or that all runs were stored."""
+    """Returns a line with the number of models, steps, data, and the training time of models that were not
+    stored.
+    """
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"
     line = f"{request.runs} models x {training}, data: {data}"
     trained = finished.trained
-    if trained is None or not trained.trained_runs:
+    if trained is None or trained.trained_runs == 0:
         return f"{line}; all in the store already"
     microseconds = 1e6 * trained.seconds / trained.model_steps
     return (

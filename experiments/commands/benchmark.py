@@ -1,11 +1,11 @@
 """Measure every public estimator of epsilon on the same scores.
 
-    ./run.sh benchmark                  ten small audits a cell, two minutes
-    ./run.sh benchmark --scale=full     1,000 audits a cell, an hour on two quiet cores
-    ./run.sh benchmark --audits=25 --estimators=ours,jax        some of them
+    ./run.sh benchmark                  ten small audits per cell, two minutes
+    ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two quiet cores
+    ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
-Mechanisms with a known epsilon simulate the scores. Finished cells are kept under --out, so an interrupted
-benchmark continues. Estimators of packages that are not installed are skipped and listed.
+The scores come from simulated mechanisms with a known epsilon. The command keeps finished cells under --out,
+so an interrupted benchmark continues. It skips estimators whose package is not installed, and lists them.
 """
 
 import sys
@@ -21,7 +21,6 @@ from experiments.benchmark import tables
 from experiments.benchmark.cells import (
     SCALES,
     Cell,
-    Scale,
     list_cells,
     list_claims,
     load_measured,
@@ -34,30 +33,40 @@ from experiments.sweeps.records import make_csv
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("scale", "smoke", list(SCALES), "How many audits.")
 flags.DEFINE_integer(
-    "audits", None, "Audits per cell, by default those of the scale; fewer for slow estimators."
+    "audits",
+    None,
+    "Audits per cell, by default those of the scale; fewer for slow estimators.",
+    lower_bound=1,
+    upper_bound=10**6,
 )
 flags.DEFINE_integer(
-    "n", None, "Scores per world, runs, or coins of a single run, by default those of the scale."
+    "n",
+    None,
+    "Scores per world, runs, or coins of a single run, by default those of the scale.",
+    lower_bound=50,
+    upper_bound=5000,
 )
 flags.DEFINE_list("estimators", None, "Parts of estimators' names. Default: all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names. Default: all.")
-flags.DEFINE_integer("processes", None, "Processes; by default one a core.", lower_bound=1)
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
 
 def main() -> None:
-    """Measures missing cells, prints the summary and writes all files."""
-    processes = FLAGS.processes or cores()
+    """Measures the missing cells, prints the summary, and writes the tables and the figure."""
     folder = cli.folder() / "benchmark"
-    scale = _parse_scale()
+    scale = SCALES[FLAGS.scale]
+    if FLAGS.audits is not None:
+        scale = scale._replace(audits=FLAGS.audits)
+    if FLAGS.n is not None:
+        scale = scale._replace(sizes=(FLAGS.n,))
     chosen = cli.choose_names("estimators", ESTIMATORS)
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    uninstalled: dict[str, None] = {}  # a dict keeps the order
-    for estimator in map(ESTIMATORS.__getitem__, chosen):
-        if not estimator.is_installed():
-            uninstalled[estimator.package] = None
+    uninstalled = {}  # a dict keeps the order
+    for name in chosen:
+        if not ESTIMATORS[name].is_installed():
+            uninstalled[ESTIMATORS[name].package] = True
     for package in uninstalled:
         fix = installed.pip_install(package)
         print(f"{package} is not installed, skipping its estimators: {fix}", file=sys.stderr)
@@ -66,12 +75,11 @@ def main() -> None:
     journal = folder / "cells.jsonl"
     all_cells: list[Cell] = [*cells, *claims]
     n_done = len(load_measured(all_cells, journal))
-    progress = measure_missing(all_cells, journal, processes)
+    progress = measure_missing(all_cells, journal, cores())
     for _ in tqdm(progress, "benchmark", len(all_cells), initial=n_done, unit="cell"):
         pass
 
     from audit.report import style
-    from audit.storage import files
     from experiments.benchmark import figure
 
     measured = list(load_measured(cells, journal).values())
@@ -82,20 +90,7 @@ def main() -> None:
         "benchmark.csv": make_csv(measured),
         "benchmark.png": style.png(figure.draw_figure(summary.rows)),
     }
-    for name, content in contents.items():
-        print(files.write_whole(folder / name, content))
-
-
-def _parse_scale() -> Scale:
-    """Returns the scale of --scale, changed by --audits and --n."""
-    scale = SCALES[FLAGS.scale]
-    if FLAGS.audits is not None:
-        require(1 <= FLAGS.audits <= 10**6, f"--audits={FLAGS.audits}: give 1 to 1,000,000")
-        scale = scale._replace(audits=FLAGS.audits)
-    if FLAGS.n is not None:
-        require(50 <= FLAGS.n <= 5_000, f"--n={FLAGS.n}: give 50 to 5,000")
-        scale = scale._replace(sizes=(FLAGS.n,))
-    return scale
+    cli.write_files(folder, contents)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@
 from absl import flags
 
 from audit.commands import cli
-from audit.errors import require
 from audit.runtime import machine
-from audit.storage import files
 from audit.storage.store import hold
 from experiments.canife import attacked
 from experiments.canife.attacked import Attacked
@@ -24,20 +22,17 @@ from models.catalogue import federated_task
 FLAGS = flags.FLAGS
 cli.define_setting(Attacked)
 cli.define_sources()
-flags.DEFINE_string(
+flags.DEFINE_enum(
     "charge",
     "forward",
+    ["forward", "backward"],
     "Rounds that each measurement represents: those after it (forward) or before.",
 )
 cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:
-    """Measures missing rounds, and prints and writes the results of all rounds."""
-    charge = FLAGS.charge
-    require(
-        charge in ("forward", "backward"), f"--charge={charge}: choose one of forward, backward"
-    )
+    """Measures the missing rounds, and prints and writes the results of all rounds."""
     # Fields without a flag get the model's defaults.
     values = cli.values(Attacked)
     given = [name for name in values if FLAGS[name].present]
@@ -58,17 +53,15 @@ def main() -> None:
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)
-    is_backward = charge == "backward"
+    is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
     if isinstance(stored[0].canary, str):  # images are not printed
         shown.insert(1, curves.show_texts(stored))
-    written = [
-        files.write_whole(store.path / "rounds.csv", frame.to_csv(index=False).encode()),
-        files.write_whole(store.path / "rounds.png", style.png(figure)),
-    ]
-    print("\n\n".join([*shown, "\n".join(map(str, written))]))
+    print("\n\n".join(shown) + "\n")
+    table = frame.to_csv(index=False).encode()
+    cli.write_files(store.path, {"rounds.csv": table, "rounds.png": style.png(figure)})
 
 
 if __name__ == "__main__":

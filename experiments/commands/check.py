@@ -7,9 +7,9 @@
 ./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
 mine.py defines a function step(params, batch, seed) -> params. It also defines params, batch, and stated, a
-dict with clipping_norm, noise_multiplier, learning_rate and batch_size; flags replace its values. For
---batches it defines a loader that yields batches of indices, or a function seed -> the batches of one pass.
-For --noise it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
+dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags replace its values. For
+--batches it defines a loader that yields batches of indices, or a function from a seed to the batches of one
+pass. For --noise it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
 The exit status is 3 if a bug was found, and 4 if a required check could not run.
 """
@@ -22,7 +22,7 @@ from audit.commands import check, cli
 from audit.errors import require
 
 _FOLDER = Path(__file__).parents[1] / "examples"
-# The examples' files, by the value of --example.
+# The files of the examples, by the value of --example.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_string("example", None, f"An example's step: {', '.join(sorted(_EXAMPLES))}.")

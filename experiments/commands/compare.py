@@ -1,11 +1,11 @@
-"""Audit one mechanism by fresh directions and by the methods of all papers.
+"""Audit one mechanism with fresh directions and with the methods of all papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise_multiplier=1           less noise
 
 The mechanism is DP-SGD that inserts the canary in every step, so all methods attack one composition of
-Gaussian releases, with the same neighbors and delta. Results are kept under --out and are not computed again.
+Gaussian releases, with the same neighbors and delta. The command keeps results under --out and reuses them.
 """
 
 from absl import flags
@@ -21,9 +21,8 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Audits the mechanism with each method, and prints and draws the values next to the upper bound."""
+    """Audits the mechanism with each method, and prints and draws the results next to the upper bound."""
     from audit.claims.accounting import epsilon_upper_bound
-    from audit.storage import files
 
     compared = Compared(**cli.values(Compared))
     validate(compared)
@@ -41,9 +40,7 @@ def main() -> None:
     figure = rows.draw(all_rows, upper_bound, compared.delta)
     table = rows.make_table(compared, all_rows, upper_bound)
     print(f"{table.text()}\n")
-    stem = out / "compare" / "compare"
-    print(files.write_whole(stem.with_suffix(".csv"), table.csv()))
-    print(files.write_whole(stem.with_suffix(".png"), style.png(figure)))
+    cli.write_files(out / "compare", {"compare.csv": table.csv(), "compare.png": style.png(figure)})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Audit DP-FedAvg from one run with many canary clients.
 
-    ./run.sh federated                            Fashion-MNIST dealt to 600 clients
-    ./run.sh federated --observe=all              canaries seen in every round's move
+    ./run.sh federated                            Fashion-MNIST, divided among 600 clients
+    ./run.sh federated --observe=all              the adversary sees the model after every round
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
     ./run.sh federated --observe=fresh --runs=10  new canaries in each run: one bound from all runs
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
@@ -18,7 +18,6 @@ import dataclasses
 from absl import flags
 
 from audit.commands import cli
-from audit.errors import require
 from audit.runtime import machine
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
@@ -26,20 +25,17 @@ from models.catalogue import federated_task
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
-flags.DEFINE_integer("runs", 1, "Training runs, each with different coins and noise.")
+flags.DEFINE_integer("runs", 1, "Training runs, each with different coins and noise.", 1, 10**6)
 cli.define_levels()
 cli.define_sources()
 cli.define_out("Folder for scores and results.")
 cli.define_json()
-
-MAX_RUNS = 1_000_000
 
 
 def main() -> None:
     """Trains missing runs, and prints and stores the conclusion from all runs."""
     cli.require_levels()
     runs = FLAGS.runs
-    require(1 <= runs <= MAX_RUNS, f"`runs={runs}`: give 1 to {MAX_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
     out = cli.folder()
@@ -57,7 +53,7 @@ def main() -> None:
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    # A round has the setting's noise multiplier, also with a noisy count.
+    # A round has this noise multiplier in total, even if it also releases a noisy count.
     client = Composition(setting.noise_multiplier, most_rounds)
     canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)

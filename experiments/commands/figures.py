@@ -3,9 +3,8 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command does not train or load data. If cells are missing, figures show the others. Figures and
-figures.csv go into the folder figures under --out, for scales other than laptop into its subfolder of that
-name.
+This command does not train or load data. A figure shows the cells that are stored. Figures and figures.csv
+go into the folder figures under --out, or into its subfolder with the name of the scale (except laptop).
 """
 
 import shlex
@@ -58,9 +57,9 @@ def main() -> None:
 
     written: list[Path] = []
     rows: list[Record] = []
-    tables = []
-    incomplete = {}  # the number of missing cells, by the sweep's name
-    waiting = []  # sweeps that cannot be drawn yet
+    texts = []
+    incomplete = {}  # the number of missing cells of sweeps that are drawn without them
+    waiting = []  # the sweeps that have too few cells for a figure
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:
@@ -68,7 +67,7 @@ def main() -> None:
         rows += drawn.rows
         if drawn.table is not None:
             written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
-            tables.append(drawn.table.text)
+            texts.append(drawn.table.text)
         if drawn.missing and (drawn.figure or drawn.table):
             incomplete[sweep.name] = drawn.missing
         elif drawn.missing:
@@ -80,26 +79,30 @@ def main() -> None:
     if rows:
         common = points.make_table(rows, levels)
         written.append(files.write_whole(folder / "figures.csv", common.csv()))
-        tables.append(common.text())
+        texts.append(common.text())
     if scale == registry.SMOKE:
         print("smoke: a few runs of a few steps test the code; their values have no meaning")
-    for text in tables:
+    for text in texts:
         print(text + "\n")
     for path in written:
         print(path)
 
 
 def _print_missing(incomplete: dict[str, int], waiting: list[str]) -> None:
-    """Prints the number of missing cells of each sweep, and the command that trains them, to stderr."""
+    """Prints to stderr which cells are missing, and the command that trains them.
+
+    Args:
+      incomplete: The number of missing cells of each sweep that is drawn without them.
+      waiting: The sweeps that have too few cells for a figure.
+    """
     for name, missing in incomplete.items():
-        verb = "is" if missing == 1 else "are"
-        print(f"{name}: {counted(missing, 'cell')} {verb} missing", file=sys.stderr)
+        print(f"{name}: {counted(missing, 'cell is', 'cells are')} missing", file=sys.stderr)
     if waiting:
         text = f"not drawn because cells are missing: {', '.join(waiting)}"
         print(textwrap.fill(text, 80), file=sys.stderr)
     if incomplete or waiting:
-        names = list(incomplete) or waiting
-        print(f"to train them: {_training_command(names)}", file=sys.stderr)
+        command = _training_command([*incomplete] or waiting)
+        print(f"to train them: {command}", file=sys.stderr)
 
 
 def _training_command(names: Sequence[str]) -> str:

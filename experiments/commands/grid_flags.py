@@ -1,8 +1,7 @@
-"""Flags for the training engine and for a grid of audits."""
+"""The flag for the training engine, and grids of audits from the flag --vary."""
 
 import contextlib
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,9 @@ from absl import flags
 from audit.api import combine
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.result import Grid, Result
 from audit.runtime.machine import prepare_jax
+from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
@@ -25,10 +26,8 @@ from models.catalogue import task
 
 if TYPE_CHECKING:
     from experiments.cells.work import TrainingEngine
-    from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-_SINGLE = ("until", "lipschitz")  # flags that require a single audit
 _EXAMPLE = "write --vary=FIELD=VALUE,VALUE, such as --vary=k=1,5,25"
 
 
@@ -43,9 +42,9 @@ def define_engine() -> None:
 
 @contextlib.contextmanager
 def engine() -> "Iterator[TrainingEngine]":
-    """Yields the training engine: this process, or a Ray cluster that it joins for the block.
+    """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
-    Raises InputError if no cluster answers.
+    The process joins the cluster for the block. Raises InputError if no cluster answers.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -69,18 +68,13 @@ def define_vary() -> None:
 
 
 def run(runs: int | None) -> None:
-    """Trains the missing audits of the grid, and prints the grid's table.
+    """Trains the missing audits of the grid, and prints and writes its table and figure.
 
     Args:
       runs: The number of models to train for each audit; None for the adversary's default.
     """
-    from experiments.sweeps import grid  # loads SciPy
-
     cli.require_levels()
-    for name in _SINGLE:
-        require(
-            not FLAGS[name].present, f"--{name} requires a single audit: drop --vary or --{name}"
-        )
+    cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
     axes = _parse_axes(FLAGS.vary)
     combinations = combine(axes)
     audits = []
@@ -104,11 +98,8 @@ def run(runs: int | None) -> None:
         message = f"{failed} of {len(cells)} audits failed, the others are kept"
         require(not failed, f"{message}: fix the errors above and run the command again")
 
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    results = []
-    for values, audit in zip(combinations, audits, strict=True):
-        results.append(grid.conclude(values, audit, place, level))
-    _show(results, list(axes), level)
+    results = [_conclude(audit, place) for audit in audits]
+    _show(Grid(tuple(axes), tuple(combinations), tuple(results)))
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -130,41 +121,46 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
     """Returns the audit of one combination of values, by flag; raises InputError if it is invalid.
 
-    The panel and the series are only a name.
+    Other values come from the command line's flags.
     """
-    from experiments.sweeps import grid
-
-    given = {}
+    changes = {}
     for field in fields().values():
         if field.flag in values:
-            given[field.name] = values[field.flag]
+            changes[field.name] = values[field.flag]
+    described = ", ".join(f"{flag}={value}" for flag, value in values.items())
     try:
-        setting = cli.setting(**given)
+        setting = cli.setting(**changes)
         number = runs or setting.adversary.usual_runs
         validate(setting, number, FLAGS.delta)
     except InputError as error:
-        raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
-    return Audited(grid.describe(values), "audit", 0.0, setting, number)
+        raise InputError(f"--vary, {described}: {error}") from None
+    # The panel and the series of a figure are only the audit's name here.
+    return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
-def _show(results: "Sequence[Record]", varied: Sequence[str], level: Level) -> None:
-    """Prints the grid's table or JSON, and writes a CSV table and, for two fields, a heat map."""
-    from experiments.sweeps import grid
+def _conclude(audit: Audited, place: Workplace) -> Result:
+    """Returns the result of an audit from its stored scores, at the level of the flags."""
+    from audit.report import subjects  # loads SciPy
 
-    table = grid.make_table(results, varied, level)
+    dataset = place.data.load(audit.setting.model)
+    folder = make.open_store(place.out, audit.setting, dataset).path
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    subject = subjects.describe_setting(folder, *level, audit.runs)
+    return Result(subject.conclusion, lambda: subject, folder)
+
+
+def _show(grid: Grid) -> None:
+    """Prints a grid as a table or JSON, and writes its table (.csv) and figure (.png)."""
+    table = grid.table()
     # Different grids are written to different files.
-    folders = json.dumps([result["folder"] for result in results])
-    digest = hashlib.sha256(folders.encode()).hexdigest()[:8]
-    stem = cli.folder() / "grids" / f"{'_'.join(varied)}-{digest}"
+    digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
+    stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
     stem.parent.mkdir(parents=True, exist_ok=True)
-    written = [f"table: {files.write_whole(stem.with_suffix('.csv'), table.csv())}"]
-    if len(varied) == 2:
-        from audit.report import style
-
-        picture = style.png(grid.draw_grid(results, *varied))
-        written.append(f"heat map: {files.write_whole(stem.with_suffix('.png'), picture)}")
+    csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())
+    grid.figure(stem.with_suffix(".png"))
+    written = f"table: {csv}\nfigure: {stem.with_suffix('.png')}"
     if FLAGS.json:
-        print(write_json({"audits": table.json()}))
-        print("\n".join(written), file=sys.stderr)
+        print(write_json({"audits": table.to_dict("records")}))
+        print(written, file=sys.stderr)
     else:
-        print("\n".join([table.text(), "", *written]))
+        print(f"{grid}\n\n{written}")

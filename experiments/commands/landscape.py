@@ -9,7 +9,6 @@ training run: without Lipschitz steps, hiding all other iterates does not reduce
 """
 
 import itertools
-from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -17,53 +16,59 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
-from audit.storage import files, index
+from audit.storage import index
 from audit.written import Level, show_level
 from experiments.cells.cell import find_answer
+
+MAX_BATCH = 10**4
+MAX_STEPS = 10**5
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
-flags.DEFINE_integer("steps", 25, "Steps T.")
+flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=MAX_STEPS)
 cli.define_levels()
 flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
 cli.define_out("Folder for results; figures go into its folder landscape.")
 
-MAX_BATCH = 10**4
-MAX_STEPS = 10**5
-MIN_DELTA = 1e-100
-
 
 def main() -> None:
-    """Draws and prints the leak of training on the paper's landscape, a convex one, and the latch."""
-    sigmas = cli.numbers("sigmas")
-    batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))
-    _require_valid_flags(sigmas, batch_sizes)
-    out = cli.folder()
+    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch."""
+    cli.require_levels()
+    # Two runs with and two without the canary: some estimates choose a threshold on one and test it on the
+    # other.
+    require_runs(FLAGS.runs, least=4)
+    sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
+    batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
+    for size in batch_sizes:
+        require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
+    folder = cli.folder() / "landscape"
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    header = f"delta={show_level(FLAGS.delta)}\n".encode()
     cli.prepare_jax()
     if FLAGS.momentum is not None:
-        _print_momentum(out)
+        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
+        from experiments.hidden_state import momentum
+
+        table = momentum.make_table(FLAGS.momentum, level, FLAGS.runs, FLAGS.seed)
+        print(table.text() + "\n")
+        header = f"# momentum={FLAGS.momentum:g}, ".encode() + header
+        cli.write_files(folder, {"momentum.csv": header + table.csv()})
         return
     from audit.report import style
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
-    places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
-    processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
-    studies = landscape.list_studies(
-        processes,
-        delta=FLAGS.delta,
-        runs=FLAGS.runs,
-        seed=FLAGS.seed,
-        confidence=FLAGS.confidence,
-    )
-    held = index.holdings(out)
+    pairs = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
+    processes = [Process(sigma, int(size), FLAGS.steps) for sigma, size in pairs]
+    studies = landscape.list_studies(processes, **level._asdict(), runs=FLAGS.runs, seed=FLAGS.seed)
+    held = index.holdings(cli.folder())
     missing = [study for study in studies if find_answer(held, study.setting()) is None]
     for study in tqdm(missing, desc="landscapes", unit="landscape"):
-        landscape.keep(out, study)
-    held = index.holdings(out)
+        landscape.keep(cli.folder(), study)
+    held = index.holdings(cli.folder())  # with the new answers
     results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
     for study in studies:
         answer = find_answer(held, study.setting())
@@ -76,47 +81,13 @@ def main() -> None:
         "convex": crafted.make_convex_table(FLAGS.delta),
         "latch": crafted.make_latch_table(FLAGS.delta),
     }
-    folder = out / "landscape"
-    header = f"# delta={show_level(FLAGS.delta)}\n".encode()
-    written = []
+    contents = {}
     for name, table in tables.items():
-        written.append(files.write_whole(folder / f"{name}.csv", header + table.csv()))
         print(table.text() + "\n")
+        contents[f"{name}.csv"] = b"# " + header + table.csv()
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
-        written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
-    for path in written:
-        print(path)
-
-
-def _print_momentum(out: Path) -> None:
-    """Prints and writes the table of crafted landscapes against momentum."""
-    from experiments.hidden_state import momentum
-
-    levels = Level(FLAGS.delta, FLAGS.confidence)
-    table = momentum.make_table(FLAGS.momentum, levels, FLAGS.runs, FLAGS.seed)
-    print(table.text() + "\n")
-    header = f"# momentum={FLAGS.momentum:g}, delta={show_level(FLAGS.delta)}\n".encode()
-    path = files.write_whole(out / "landscape" / "momentum.csv", header + table.csv())
-    print(path)
-
-
-def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
-    """Raises InputError for a flag out of range."""
-    for sigma in sigmas:
-        limits = f"give {MIN_NOISE:g} to {MAX_NOISE:g}"
-        require(MIN_NOISE <= sigma <= MAX_NOISE, f"--sigmas: {sigma:g}: {limits}")
-    for size in batch_sizes:
-        require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
-    require(1 <= FLAGS.steps <= MAX_STEPS, f"--steps={FLAGS.steps}: give 1 to {MAX_STEPS:,}")
-    require(
-        sigmas and batch_sizes, "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
-    )
-    cli.require_levels()
-    require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
-    # 2 runs in each world, since some estimates choose a threshold on one and test it on the other.
-    require_runs(FLAGS.runs, least=4)
-    if FLAGS.momentum is not None:
-        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
+        contents[f"{name}.png"] = style.png(figure)
+    cli.write_files(folder, contents)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs that prove 90% of the accountant's epsilon
-    ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
+    ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains for about
-two seconds after compilation. Results are not stored.
+Bounds come from simulated audits with Gaussian scores. Durations come from the model's measured time on two
+cores; `audit` shows the time left on your machine.
 """
+
+from collections.abc import Sequence
+from datetime import timedelta
 
 from absl import flags
 from tqdm import tqdm
@@ -17,10 +20,11 @@ from audit.commands import cli
 from audit.conclusions.concluded import make_claim
 from audit.errors import require
 from audit.laws import conversions
-from audit.report.table import Column, Table
+from audit.report.table import make_text_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
-from models.catalogue import task
+from audit.written import show_level
+from experiments.cells.audits import step_seconds
 
 FIELDS = (
     "model",
@@ -32,16 +36,16 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# Without the time left: starting processes takes most of it.
+# A progress bar without the time left: most of it is the start of processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_MANY = "over 1,000"  # shown if the search did not find a number of runs
-_CANARIES = 64  # per run, for --bug with at most one canary in --canaries
+_CANARIES = 64  # directions per run for --bug, unless --canaries is larger than 1
 _AUDITS = 100  # simulated
 _SLOW_AUDITS = 20  # simulated, with several canaries per run
 _SEED = 0  # of the simulated audits
 flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
-flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
-flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this share of the true epsilon.")
+# Bounds choose a threshold on one of the two runs in each world, and test it on the other.
+flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.", 4, 10**8)
+flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this fraction of the true epsilon.")
 flags.DEFINE_list(
     "bug",
     None,
@@ -50,25 +54,18 @@ flags.DEFINE_list(
 )
 cli.define_setting(names=FIELDS)
 cli.define_levels()
-cli.define_sources()
 
 
 def main() -> None:
-    """Prints the training time and the bounds to expect, or with --bug the runs that refute a false claim."""
+    """Prints the bounds and the duration to expect, or with --bug the runs that reject a false claim."""
     # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    truth = _checked_truth(setting)
+    truth = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
-    cli.prepare_jax()
-    from experiments import forecast
-
     validate(setting, FLAGS.runs)
 
-    probe = forecast.probe(setting, task(setting.model).data.load(cli.sources()), FLAGS.runs)
-
-    mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     law = laws.GAUSSIAN
     audits = _AUDITS
     if setting.canaries > 1:
@@ -76,64 +73,89 @@ def main() -> None:
         audits = _SLOW_AUDITS
     mechanism = calibration.KnownMechanism(
         law,
-        mu,
-        FLAGS.runs,
-        audits,
-        FLAGS.delta,
-        FLAGS.confidence,
-        _SEED,
-        setting.canaries,
+        mu=conversions.mu_from_epsilon(truth, FLAGS.delta),
+        runs=FLAGS.runs,
+        audits=audits,
+        delta=FLAGS.delta,
+        confidence=FLAGS.confidence,
+        seed=_SEED,
+        canaries=setting.canaries,
     )
-    with tqdm(
-        total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
-    ) as bar:
+    with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
     search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
         runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
-    steps = setting.schedule.steps
     need = f"over {planning.MAX_RUNS:,} runs"
     if runs_needed is not None:
-        need = f"about {runs_needed:,} runs, {probe.show_time(runs_needed, steps)}"
+        need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
     method = planning.planned_method(setting.canaries)
-    print(forecast.show_bounds(bounds))
+    print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    print(f"{FLAGS.runs} runs of {steps} steps: {probe.show_time(FLAGS.runs, steps)}")
-    step = f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk})"
-    print(f"{step}, compilation {probe.compilation:.0f} s")
+    time = _show_time(setting, FLAGS.runs)
+    print(f"{FLAGS.runs} runs of {setting.schedule.steps} steps: {time}, on two cores")
+
+
+def _show_time(setting: Setting, runs: int) -> str:
+    """Returns the estimated time of training runs on two cores, as hours:minutes:seconds."""
+    seconds = runs * setting.schedule.steps * step_seconds(setting)
+    return str(timedelta(seconds=round(seconds)))
+
+
+def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
+    """Returns the table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
+    setting = bounds[0].setting  # the same in all rows
+    truth = bounds[0].true_epsilon
+    records = []
+    for row in bounds:
+        record = {
+            "method": row.method,
+            "mean": f"{row.mean_epsilon:.3f}",
+            "5%": f"{row.low_epsilon:.3f}",
+            "95%": f"{row.high_epsilon:.3f}",
+            "of truth": f"{row.mean_epsilon / truth:.0%}",
+        }
+        records.append(record)
+    canaries = ""
+    if setting.canaries > 1:
+        canaries = f" of {setting.canaries} canaries"
+    before = (
+        f"if epsilon is {truth:.3f} at delta {show_level(setting.delta)}, "
+        f"{setting.runs} runs{canaries} show",
+        f"over {setting.audits} simulated audits at confidence {show_level(setting.confidence)}:",
+        "",
+    )
+    return make_text_table(records, right=("mean", "5%", "95%", "of truth"), before=before).text()
 
 
 def _print_bugs(setting: Setting) -> None:
     """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated.
+    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated. A row
+    has the numbers of runs after which 50% and 90% of the audits refuted the claim.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches
     # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
-    rows = []
-    for ratio in cli.numbers("bug"):
-        rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, _SEED))
+    records = []
+    for factor in cli.numbers("bug"):
+        needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
+        record = {"noise / claimed": f"{needed.noise:g}"}
+        for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
+            record[name] = "over 1,000" if runs is None else f"{runs:,}"
+        records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    # The numbers of runs after which 50% and 90% of the audits refuted the claim.
-    columns = (
-        Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
-        Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),
-        Column(None, lambda row: row.most, "9 of 10", "{:,}".format, 12, none=_MANY),
-    )
-    print(Table(columns, rows, before=title, gap=" ").text())
+    print(make_text_table(records, right=("half of audits", "9 of 10"), before=title).text())
 
 
-def _checked_truth(setting: Setting) -> float:
-    """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
+def _find_true_epsilon(setting: Setting) -> float:
+    """Returns --epsilon, by default the accountant's; raises InputError for flags out of range."""
     cli.require_levels()
-    # 2 runs in each world, since bounds choose a threshold on one and test it on the other.
-    require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )

@@ -30,14 +30,14 @@ flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour per fig
 cli.define_out("Folder of the store.")
 grid_flags.define_engine()
 flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")
-for name in file_names():
-    flags.DEFINE_string(name, None, "A file with this data set, instead of a download.")
+_FILE_HELP = "A file with this data set, instead of a download."
+cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
 
 def main() -> None:
-    """Trains the missing cells of the chosen sweeps; with --list only lists the sweeps.
+    """Trains the missing cells of the chosen sweeps, or with --list only lists the sweeps.
 
-    Raises InputError at the end if cells failed.
+    If cells fail, it trains the others and then raises InputError.
     """
     names = FLAGS.name
     if FLAGS.list and not names:
@@ -57,14 +57,11 @@ def main() -> None:
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        all_cells = f"all {len(cells)} cells are"
-        if len(cells) == 1:
-            all_cells = "its only cell is"
-        print(f"{title}: {all_cells} done\n{closing}")
+        print(f"{title}: {counted(len(cells), 'cell is', 'cells are')} done already\n{closing}")
         return
 
     with grid_flags.engine() as engine:
-        data.require_files()  # reports a bad file before training
+        data.require_files()  # a bad file should fail before training
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
 

@@ -4,11 +4,11 @@
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
-All engines take DP-SGD steps with the same model, data, mini-batches and machine. The batch size is audit's,
-or 8 for resnet18. Before timing, each engine's step without noise must agree with ours. Ratios are within
-rounds that time every engine once. Our engine trains as `audit` does, with insertions. jax_privacy and
-torch_func use all cores and the fastest number of models at once. Opacus runs a process with one thread on
-each core, and the rates add.
+All engines take DP-SGD steps with the same model, data, mini-batches and machine. The batch size is that of
+`audit`, or 8 for resnet18. Before timing, each engine's step without noise must agree with ours. A round
+times every engine once, and ratios compare times of the same round. Our engine trains as `audit` does, with
+insertions. jax_privacy and torch_func use all cores and the fastest number of models at once. Opacus runs
+one process with one thread on each core, and we add their rates.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ from experiments.sweeps.records import Record
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", list(throughput.MODELS), f"From {', '.join(throughput.MODELS)}.")
 flags.DEFINE_list("engines", list(throughput.ENGINES), f"From {', '.join(throughput.ENGINES)}.")
-flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
+flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.", 1, 1000)
 cli.define_sources()
 cli.define_json()
 
@@ -35,7 +35,6 @@ def main() -> None:
     """Times the engines on each model, and prints their rates."""
     models = cli.choose_names("models", throughput.MODELS)
     engines = cli.choose_names("engines", throughput.ENGINES)
-    require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(
         FLAGS.data is None or len(models) == 1,
         "--data requires a single model in --models",
@@ -55,7 +54,7 @@ def main() -> None:
 
 
 def _is_installed(engine: str) -> bool:
-    """Returns whether the engine's package is installed; if not, reports how to install it."""
+    """Returns True if the engine's package is installed; otherwise reports how to install it."""
     package = throughput.ENGINES[engine].package
     if importlib.util.find_spec(package.replace("-", "_")):
         return True

@@ -1,10 +1,16 @@
-"""`plan` as a user types it, on made-up data."""
+"""`plan` as a user types it."""
 
 import re
 
 import pytest
 
+from audit.calibration import laws
+from audit.calibration.calibration import Calibration, KnownMechanism
+from experiments.commands import plan
 from tests.forks import python
+
+KNOWN = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
+ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 2.5, 3.5, 4.0)
 
 
 def command(*flags, **changes):
@@ -19,9 +25,8 @@ def command(*flags, **changes):
         (("--canaries=8", "--runs=400"), "lifted_gaussian"),
     ],
 )
-def test_plan_says_bounds_runs_and_time(housing_file, tmp_path, flags, method):
-    small = ("--insertions=8", "--batch_size=20", "--tightness=0.5")
-    process = command(f"--data={housing_file}", *flags, *small, XDG_CACHE_HOME=str(tmp_path))
+def test_plan_says_bounds_runs_and_time(flags, method):
+    process = command(*flags, "--insertions=8", "--batch_size=20", "--tightness=0.5")
     assert process.returncode == 0, process.stderr
     assert "looking for the runs that prove 50% of it ..." in process.stderr
     assert not re.search(r"\d<[\d?]|s/audits", process.stderr)  # times that are left
@@ -32,4 +37,12 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path, flags, method):
     assert truth / 2 < mean < truth and low <= mean <= high
     needed = int(re.search(rf"{method}, on average 50% of the truth: about (\d+) runs", text)[1])
     assert 40 <= needed <= 400
-    assert re.search(r"runs of 8 steps: 0:\d\d:\d\d\n", text)
+    assert re.search(r"runs of 8 steps: 0:\d\d:\d\d, on two cores\n", text)
+
+
+def test_the_text_says_the_truth_and_the_bounds():
+    lines = plan.show_bounds([ROW]).splitlines()
+    assert lines[0] == "if epsilon is 4.000 at delta 1e-05, 5000 runs show"
+    assert lines[5].split() == ["assumption_free", "3.000", "2.500", "3.500", "75%"]
+    many = ROW._replace(setting=KNOWN._replace(canaries=4))
+    assert "5000 runs of 4 canaries show" in plan.show_bounds([many])

@@ -174,7 +174,6 @@ bound --scores=scores.npz --k=2 | --k requires --lipschitz
 bound --scores=scores.npz --leave_one_out | --leave_one_out requires --dimension
 bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --dimension
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
-bound --scores=scores.npz --figure=f.jpg | --figure=f.jpg: end it in .png, .pdf, .svg
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw
 check --example=nobody | --example=nobody: give jax_privacy, lora
@@ -197,7 +196,7 @@ figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
-landscape --sigmas=0 | --sigmas: 0: give 1e-06
+landscape --sigmas=0 | --sigmas=0: give numbers from 1e-06 to 1e+09
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data=housing.csv | --model=fcnn cannot be trained so: clients only get images
 federated --model=linear --data=images.npz --clients=41 | --clients must be between 1 and 40

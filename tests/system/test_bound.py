@@ -21,16 +21,6 @@ def bound(forked, tmp_path):
     return lambda *argv: forked("bound", "--scores=scores.npz", *argv, folder=tmp_path)
 
 
-@pytest.mark.slow
-def test_the_figure_is_what_its_ending_says(bound, tmp_path):
-    for name, start in {"a.png": b"\x89PNG", "b.PDF": b"%PDF", "c.svg": b"<?xml"}.items():
-        ended = bound(f"--figure={name}")
-        assert ended.status == 0 and ended.stderr == f"figure: {name}\n"
-        content = (tmp_path / name).read_bytes()
-        assert content.startswith(start) and len(content) > 5000
-    assert b"Type3" not in (tmp_path / "b.PDF").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("scores", "flags"),
     mostly_slow(

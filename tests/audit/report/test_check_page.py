@@ -1,4 +1,4 @@
-"""The page of a check shows the row that is violated, with a picture, and draws nothing of what passed."""
+"""The page of a check has a figure of each failed check, and none of a check that passed."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,7 +10,7 @@ from audit.report import check_page, style
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_movement_that_is_not_finite_comes_first_and_is_red(value):
     _, axes = plt.subplots()
-    check_page.draw_bars(axes, {"small": 0.9, "large": 1.5, "broken": value}, most=1.02)
+    check_page.draw_bars(axes, {"small": 0.9, "large": 1.5, "broken": value}, limit=1.02)
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == ["broken inf", "large 1.5", "small 0.9"]
     broken, large, small = axes.patches
