@@ -1,6 +1,6 @@
-"""Crafted convex landscapes against momentum: what the last model leaks at least.
+"""Crafted convex losses that leak more with momentum than any convex loss can with plain SGD.
 
-Heavy ball with momentum beta on a one-dimensional quadratic, with curvature h_t at step t, is
+Heavy ball with momentum beta on a one-dimensional quadratic, with the curvature h_t at step t, is
 
     theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
 
@@ -9,11 +9,10 @@ model is the sum of w_t (s_t b + sigma z_t), with the weights
 
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
-With s_t = sign(w_t) its mu is exactly sum of |w_t| over insertions / (sigma |w|). The curvature repeats with
-period k, except in the last steps. All curvatures are in [0, most], so the losses are convex, and
-most-smooth in units of 1 / eta. The periods were searched for beta = 0.9 and are optimized for each beta, so
-the leak is a lower bound on that of the worst convex loss. Plain SGD has an upper bound
-(`audit.hidden_state_epsilon`), which momentum exceeds from k = 3 on.
+If s_t = sign(w_t), its mu is exactly sum(|w_t| over insertions) / (sigma |w|). Curvatures repeat every k
+steps, except in the last steps. They are between 0 and L, so the losses are convex and L-smooth. We
+searched for periods at beta = 0.9 and optimize them again for each beta, so the worst convex loss may leak
+more. Plain SGD has an upper bound (`audit.hidden_state_epsilon`), which momentum exceeds from k = 3 on.
 """
 
 from functools import partial
@@ -38,95 +37,48 @@ Floats = NDArray[np.float64]
 
 
 class Landscape(NamedTuple):
-    """Curvatures times the learning rate.
+    """The curvatures h_t of a quadratic loss, each times the learning rate eta.
 
     Attributes:
-      most: the largest curvature, eta L.
-      period: (k,) the curvatures of a period, whose last step inserts.
-      end: the curvatures of the last steps; () for two more periods.
+      most: The largest allowed value, eta L.
+      period: The values (k,) of one period, whose last step inserts the canary.
+      end: The values of the last steps, which replace those of the last periods.
     """
 
     most: float
     period: tuple[float, ...]
-    end: tuple[float, ...] = ()
+    end: tuple[float, ...]
 
     @property
     def k(self) -> int:
-        """The period in steps."""
+        """The number of steps in a period."""
         return len(self.period)
 
 
-# Found by local searches from random periods, at beta = 0.9.
-STARTS = (
-    Landscape(1, (0, 0), (0, 0, 0, 0.9)),
-    Landscape(2, (0, 1.905), (0, 1.915, 0, 1.941)),
-    Landscape(1, (0.664, 0.99, 1), (0, 0.122, 0.85, 0, 0, 0.941)),
-    Landscape(2, (0, 0, 1.276), (0, 0, 1.304, 0, 0, 1.601)),
-    Landscape(1, (0, 0, 0.272, 0, 0.767), (0, 0, 0, 0, 0.828, 0, 0, 0, 0.531, 1)),
-    Landscape(2, (0, 2, 1.695, 0, 1.29), (0, 2, 1.719, 0, 1.279, 0, 2, 2, 0, 1.59)),
-    Landscape(1, (0, 0, 1, 0.771, 0, 0.14, 1, 0, 0, 0.752)),
-    Landscape(2, (0, 2, 0.386, 0, 2, 1.972, 0.813, 2, 0, 1.31)),
-    Landscape(
-        1,
-        (
-            0,
-            0,
-            1,
-            1,
-            0,
-            0,
-            1,
-            0.999,
-            0,
-            0,
-            1,
-            0.785,
-            0.647,
-            0,
-            0,
-            0.78,
-            0.141,
-            0,
-            0,
-            0,
-            0.924,
-            1,
-            0,
-            0,
-            0.7,
-        ),
-    ),
-    Landscape(
-        2,
-        (
-            0,
-            2,
-            0.059,
-            0.521,
-            2,
-            0.288,
-            2,
-            0.025,
-            1.133,
-            1.164,
-            0.157,
-            1.789,
-            0.011,
-            0.388,
-            1.999,
-            1.087,
-            0.35,
-            1.536,
-            1.288,
-            2,
-            0,
-            0.522,
-            2,
-            0,
-            1.314,
-        ),
-    ),
-)
+# `most`; `period`; `end`. Without an end, there are two more periods. Local searches from random periods
+# found these values at beta = 0.9.
+_STARTS = """\
+1; 0 0; 0 0 0 0.9
+2; 0 1.905; 0 1.915 0 1.941
+1; 0.664 0.99 1; 0 0.122 0.85 0 0 0.941
+2; 0 0 1.276; 0 0 1.304 0 0 1.601
+1; 0 0 0.272 0 0.767; 0 0 0 0 0.828 0 0 0 0.531 1
+2; 0 2 1.695 0 1.29; 0 2 1.719 0 1.279 0 2 2 0 1.59
+1; 0 0 1 0.771 0 0.14 1 0 0 0.752;
+2; 0 2 0.386 0 2 1.972 0.813 2 0 1.31;
+1; 0 0 1 1 0 0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7;
+2; 0 2 0.059 0.521 2 0.288 2 0.025 1.133 1.164 0.157 1.789 \
+0.011 0.388 1.999 1.087 0.35 1.536 1.288 2 0 0.522 2 0 1.314;
+"""
+
+
+def list_starts() -> list[Landscape]:
+    """Returns the landscapes at which the optimization starts, in order of k and then of eta L."""
+    starts = []
+    for line in _STARTS.splitlines():
+        most, period, end = (tuple(map(float, part.split())) for part in line.split(";"))
+        starts.append(Landscape(most[0], period, end or 2 * period))
+    return starts
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
@@ -135,10 +87,10 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
     def step_back(
         later: tuple[Array, Array], curvature: Array
     ) -> tuple[tuple[Array, Array], Array]:
-        """Returns the two weights before a step, and the step's own weight."""
+        """Returns the weights of the previous step and of this step, and again that of this step."""
         weight, next_weight = later
-        before = (1 + beta - curvature) * weight - beta * next_weight
-        return (before, weight), weight
+        previous = (1 + beta - curvature) * weight - beta * next_weight
+        return (previous, weight), weight
 
     last = (jnp.ones(()), jnp.zeros(()))
     _, weights = jax.lax.scan(step_back, last, curvatures, reverse=True)
@@ -146,13 +98,16 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
 
 
 def _list_curvatures(values: Array, k: int) -> Array:
-    """Returns the curvatures (T,) of INSERTIONS periods, from those of a period and of the last steps."""
+    """Returns the curvatures (T,) of INSERTIONS periods of k steps.
+
+    `values` has the k curvatures of one period, then those of the last steps of the training.
+    """
     period, end = values[:k], values[k:]
     return jnp.append(jnp.tile(period, INSERTIONS)[: -len(end)], end)
 
 
 def compute_mu(values: Array, k: int, beta: float) -> Array:
-    """Returns mu of the last model, from the curvatures of a period and of the last steps."""
+    """Returns mu of the last model; see `_list_curvatures` for `values`."""
     weights = compute_weights(_list_curvatures(values, k), beta)
     weights /= jnp.max(jnp.abs(weights))  # a common factor cancels
     mu = jnp.sum(jnp.abs(weights[k - 1 :: k])) / (NOISE_MULTIPLIER * jnp.linalg.norm(weights))
@@ -163,41 +118,43 @@ _differentiate = jax.jit(jax.value_and_grad(compute_mu), static_argnames="k")
 
 
 def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
-    """Returns the landscape of the largest mu that a local search finds from a start, and this mu.
+    """Returns the landscape with the largest mu that a local search finds, and this mu.
 
-    It also starts at curvatures that are 0 except the last, beta. All weights are then 1, as in SGD on linear
-    losses.
+    The search begins at `start`, and also at curvatures that are 0 except the last, which is beta. With these
+    all weights are 1, as in SGD on linear losses.
     """
     k = start.k
-    end = start.end or 2 * start.period
-    flat = np.zeros(k + len(end))
+    given = np.array(start.period + start.end)
+    flat = np.zeros_like(given)
     flat[-1] = min(beta, start.most)
-    best = start
-    mu = -np.inf
 
     def compute_loss(values: Floats) -> tuple[float, Floats]:
-        """Returns -mu and its gradient; 0 if weights overflow."""
+        """Returns -mu and its gradient, or zeros if the weights overflow."""
         value, gradient = _differentiate(values, k, beta)
         return -float(np.nan_to_num(value)), -np.nan_to_num(np.asarray(gradient, np.float64))
 
-    for values in (flat, np.array(start.period + end)):
+    results = []
+    for values in (flat, given):
         with jax.enable_x64(True):
-            found = scipy.optimize.minimize(
+            result = scipy.optimize.minimize(
                 compute_loss,
                 values,
                 jac=True,
                 method="L-BFGS-B",
                 bounds=[(0, start.most)] * len(values),
             )
-        if -found.fun > mu:
-            mu = float(-found.fun)
-            numbers = found.x.tolist()
-            best = Landscape(start.most, tuple(numbers[:k]), tuple(numbers[k:]))
-    return best, mu
+        results.append(result)
+    best = min(results, key=lambda result: float(result.fun))
+    curvatures = best.x.tolist()
+    landscape = Landscape(start.most, tuple(curvatures[:k]), tuple(curvatures[k:]))
+    return landscape, float(-best.fun)
 
 
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
-    """Trains runs by heavy ball. Returns the last models (runs / 2,) with and without the canary."""
+    """Trains runs with heavy ball, half of them with the canary.
+
+    Returns the last models (runs / 2,) with the canary, then those without it.
+    """
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
@@ -205,24 +162,35 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
-    before = theta
+    previous = theta
     for step, curvature in enumerate(np.asarray(curvatures)):
-        noisy = NOISE_MULTIPLIER * rng.normal(size=runs)
-        if (step + 1) % landscape.k == 0:
-            noisy += signs[step] * is_in
-        theta, before = theta + beta * (theta - before) - curvature * theta + noisy, theta
+        gradient = NOISE_MULTIPLIER * rng.normal(size=runs)
+        if (step + 1) % landscape.k == 0:  # the last step of a period
+            gradient += signs[step] * is_in
+        velocity = beta * (theta - previous)
+        previous = theta
+        theta = theta + velocity - curvature * theta + gradient
     return theta[is_in], theta[~is_in]
 
 
 def make_rows(beta: float, levels: Level, runs: int, seed: int) -> list[Record]:
-    """Returns a row for each start: the optimized landscape's leak, exact and simulated, and SGD's.
+    """Returns a row for each of `list_starts`, with epsilons of the last model.
 
-    `beta` is at least 0 and below 1. Half of the simulated runs have the canary.
+    Args:
+      beta: The momentum, at least 0 and below 1.
+      levels: Delta, and the confidence of the simulated bound.
+      runs: Simulated runs of each landscape, half of them with the canary.
+      seed: The seed of the simulation.
+
+    Returns:
+      Rows with `k`, `most`, the optimized `period` and `end`, its exact `mu`, and epsilons: `epsilon` is
+      exact with momentum, `simulated` its lower bound from runs, `linear` that of SGD on linear losses,
+      `sgd_bound` the bound for SGD on any convex loss, `composition` the accountant's for all models.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
     composition = conversions.epsilon_from_mu(composed_mu, levels.delta)
     rows = []
-    for start in STARTS:
+    for start in list_starts():
         landscape, mu = optimize(start, beta)
         sgd = make_convex_row(start.k, "last", 1.0, levels.delta)
         scores = simulate(landscape, beta, runs, seed)
@@ -245,7 +213,7 @@ def make_rows(beta: float, levels: Level, runs: int, seed: int) -> list[Record]:
 
 
 def make_table(beta: float, levels: Level, runs: int, seed: int) -> Table[Record]:
-    """Returns the table of crafted landscapes against momentum; see `make_rows`."""
+    """Returns the table of crafted losses with momentum; see `make_rows` for the arguments."""
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

@@ -64,7 +64,7 @@ def test_results_come_back_and_damaged_ones_are_computed_again(filled):
 def test_figures_and_table_show_results(filled):
     audits, searches = read(filled)
     drawn = dict(landscape_figures.draw(audits, searches))
-    names = ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
+    names = ["figure_3a", "figure_14", "figure_3b", "figure_6b", "algorithm_6"]
     assert list(drawn) == names
     _, answer = audits[0]
     half = answer["exact"]["half"]["epsilon"][-1]

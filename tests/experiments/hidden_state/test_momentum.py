@@ -6,11 +6,11 @@ import pytest
 from audit.laws.conversions import epsilon_from_mu
 from audit.written import Level
 from experiments.hidden_state import momentum
-from experiments.hidden_state.momentum import STARTS
+from experiments.hidden_state.momentum import list_starts
 
 BETA = 0.9
 LEVELS = Level(1e-5, 0.95)
-BY_PLACE = {(start.k, start.most): start for start in STARTS}
+BY_PLACE = {(start.k, start.most): start for start in list_starts()}
 
 
 @pytest.mark.parametrize(
