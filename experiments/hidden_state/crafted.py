@@ -18,8 +18,8 @@ other examples: theta is this height plus noise. It starts at 0, and the other e
 step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So
 the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. All B
-examples of a batch share this term, at most eta C for each. It is periodic in theta, with the distance
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. All
+B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the distance
 B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be
 1 / B.
 
