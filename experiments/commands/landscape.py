@@ -18,7 +18,7 @@ from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
 from audit.storage import files, index
-from audit.written import Level, show_level
+from audit.written import show_level
 from experiments.cells.cell import find_answer
 
 FLAGS = flags.FLAGS
@@ -92,8 +92,7 @@ def _print_momentum(out: Path) -> None:
     """Prints and writes the table of crafted landscapes against momentum."""
     from experiments.hidden_state import momentum
 
-    levels = Level(FLAGS.delta, FLAGS.confidence)
-    table = momentum.make_table(FLAGS.momentum, levels, FLAGS.runs, FLAGS.seed)
+    table = momentum.make_table(FLAGS.momentum, FLAGS.delta)
     print(table.text() + "\n")
     header = f"# momentum={FLAGS.momentum:g}, delta={show_level(FLAGS.delta)}\n".encode()
     path = files.write_whole(out / "landscape" / "momentum.csv", header + table.csv())
