@@ -203,7 +203,6 @@ landscape --sigmas=0 | --sigmas: 0: give 1e-06
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: clients only get images
 federated --model=linear --data_file=images.npz --clients=41 | --clients must be between 1 and 40
-compare --data_file=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
 canife --data_file=nowhere.npz | nowhere.npz
 """
 
