@@ -386,16 +386,12 @@ def search(study: Study) -> dict[str, Any]:
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
-    exact = []
-    claimed = []
-    for threshold in thresholds:
-        exact.append(compute_epsilon(process, constant(process, threshold), study.delta))
-        claimed.append(_estimate_in_sample(study, threshold)[-1])
+    adversaries = [constant(process, threshold) for threshold in thresholds]
     return {
         "upper": upper,
         "thresholds": thresholds,
-        "epsilon": exact,
-        "claimed": claimed,
+        "epsilon": [compute_epsilon(process, each, study.delta) for each in adversaries],
+        "claimed": [_estimate_in_sample(study, threshold)[-1] for threshold in thresholds],
     }
 
 

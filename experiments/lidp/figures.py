@@ -28,7 +28,7 @@ from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
 from experiments.lidp.mechanism_audit import LIFTED, MechanismAudit
-from experiments.sweeps.panels import draw_panels, plot_lines
+from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
@@ -105,40 +105,40 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, for the two panels of Figure 5.
+    """Returns an attack's lower bounds on epsilon, over the number of runs n and over that of canaries K.
 
-    The panel "over K" has bounds from all runs for each number of canaries K. The panel "over n" has bounds
-    from parts of the runs. It uses a single canary (the field `single`), and the K above 1 that is closest to
-    the square root of the number of runs, as in Figure 3.
+    Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
+    the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
+    runs.
 
     Args:
       by_canaries: The scores of equally many runs, by the number of canaries in a run.
       levels: The delta and confidence of the bounds.
 
     Returns:
-      Records with the fields `panel`, `x`, `canaries`, and a bound for each of _METHODS that allows this
-      number of canaries.
+      Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and a bound for each
+      of _METHODS that allows this number of canaries. Over n, `single` is order 1's bound with one canary.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
-    def bound(panel: str, canaries: int, runs: Sequence[int], x: Sequence[int]) -> pd.DataFrame:
+    def bound(over: str, canaries: int, runs: Sequence[int], x: Sequence[int]) -> pd.DataFrame:
         """Returns the bounds from parts of the runs, one row for each number of `runs`."""
-        bounds = pd.DataFrame({"panel": panel, "canaries": canaries, "x": x})
+        bounds = pd.DataFrame({"over": over, "canaries": canaries, "x": x})
         for method in _METHODS:
             if canaries >= _find_method(method).canaries:
                 bounds[method] = compute_curve(method, by_canaries[canaries], runs, levels)
         return bounds
 
-    records: list[Record] = []
-    for canaries in sorted(by_canaries):
-        records += bound("over K", canaries, [all_runs], [canaries]).to_dict("records")
     several = sorted(by_canaries.keys() - {1}) or [1]
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     runs = choose_numbers_of_runs(all_runs)
-    over_runs = bound("over n", nearest, runs, runs)
+    over_runs = bound("n", nearest, runs, runs)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    return records + over_runs.to_dict("records")
+    records: list[Record] = over_runs.to_dict("records")
+    for canaries in sorted(by_canaries):
+        records += bound("K", canaries, [all_runs], [canaries]).to_dict("records")
+    return records
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
@@ -304,7 +304,8 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     records = []
     for (attack, _), by_canaries in groups.items():
         for record in compare_canaries(by_canaries, evidence.levels):
-            records.append({"heading": heading, "attack": attack, **record})
+            panel = f"{attack} over {record['over']}"
+            records.append({"heading": heading, "attack": attack, "panel": panel, **record})
     return records, missing
 
 
@@ -315,21 +316,18 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     canary.
     """
 
-    def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
-        """Draws the bounds of one panel. Only "over n" shows a single canary as a separate curve."""
-        single = select(of_panel, panel="over n", canaries=1)
-        several = [record for record in of_panel if record not in single]
+    def draw_panel(axis: Axes, records: Records) -> None:
+        """Draws the bounds of one panel. In the panel over n, bounds with one canary are separate lines."""
+        single = select(records, panel="over n", canaries=1)
+        several = [record for record in records if record not in single]
         plot_lines(axis, several, _METHODS)
         plot_lines(axis, single, _SINGLE)
-        plot_lines(axis, several or single, _LIMITS, xlabel=_X_AXES[panel][1], xscale="log")
+        xlabel = _X_AXES[records[0]["panel"]][1]
+        plot_lines(axis, several or single, _LIMITS, xlabel=xlabel, xscale="log")
+        axis.set_title(records[0]["heading"].replace(", ", "\n", 1), fontsize=10)
 
-    panels = {}
-    for record in records:
-        panel = record["panel"]
-        of_panel = select(records, panel=panel)
-        heading = record["heading"].replace(", ", "\n", 1)
-        panels[heading] = partial(draw_panel, panel=panel, of_panel=of_panel)
-    return draw_panels(title, panels, (3.7, 2.9), ylabel=_BOUND_LABEL, legend_columns=4)
+    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 4}
+    return draw_panels_of(records, title, draw_panel, (3.7, 2.9), **look)
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
@@ -359,23 +357,20 @@ def draw_correlations(title: str, records: Records) -> Figure:
 
 def draw_bounds(title: str, records: Records) -> Figure:
     """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K."""
-    looks = {"single": _K_1, **_METHODS}
-    panels = {}
-    for attack in dict.fromkeys(map(itemgetter("attack"), records)):
-        of_attack = select(records, attack=attack)
-        several = of_attack[-1]["canaries"]  # the number of canaries in the panel over n
-        # Over n, only every second tick gets a label, since all labels would overlap.
-        for panel, name, gap in (
-            ("over n", f"runs, K = {several}", 2),
-            ("over K", "canaries K", 1),
-        ):
-            shown = select(of_attack, panel=panel)
-            ticks = list(map(itemgetter("x"), shown))[::gap]
-            look: dict[str, Any] = {"xlabel": name, "xscale": "log", "ylim": (0, None)}
-            look |= {"xticks": ticks, "xticklabels": ticks}
-            panels[f"{attack} {panel}"] = partial(plot_lines, records=shown, looks=looks, **look)
-    options: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
-    return draw_panels(records[0]["heading"], panels, (4, 2.4), across=2, **options)
+
+    def draw_panel(axis: Axes, records: Records) -> None:
+        """Draws the bounds of one attack over n or over K."""
+        ticks = list(map(itemgetter("x"), records))
+        xlabel = "canaries K"
+        if records[0]["over"] == "n":
+            ticks = ticks[::2]  # the labels of all ticks would overlap
+            xlabel = f"runs, K = {records[0]['canaries']}"
+        look: dict[str, Any] = {"xlabel": xlabel, "xscale": "log", "ylim": (0, None)}
+        looks = {"single": _K_1, **_METHODS}
+        plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks, **look)
+
+    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
+    return draw_panels_of(records, records[0]["heading"], draw_panel, (4, 2.4), 2, **look)
 
 
 _AUDIT = [
@@ -429,7 +424,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (head, *_) in _METHODS.items():
         columns.append(field(method, head, _show_bound, 8, none="-"))
-    return _make_table(title, columns, select(records, panel="over K"), [_RULE])
+    return _make_table(title, columns, select(records, over="K"), [_RULE])
 
 
 _make_table = partial(own_table, section="heading")

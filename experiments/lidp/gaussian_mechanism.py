@@ -164,7 +164,7 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
 
     K coordinates per run are enough: those in the Gram-Schmidt basis of its canaries. There the canaries are
     the normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
-    Those on the diagonal are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
+    Entries on it are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)

@@ -213,8 +213,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            proven = f"mu = {at_least(mu, 2)}" if mu else "no lower bound"
-            plot(mu, f"{point.series}: if Gaussian, {proven}", color=color, ls="--")
+            plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
             predicted = point.predicted_mu()
             if predicted is not None:
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"

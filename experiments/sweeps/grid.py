@@ -1,4 +1,4 @@
-"""Audits of a grid of settings: all combinations of several fields' values, as a table and a heat map."""
+"""Audits of a grid of settings: the cells, table and heat map of all combinations of fields' values."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,43 +23,34 @@ MAX_AUDITS = 1000
 
 
 def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations of the values of several fields; the last field changes fastest.
+    """Returns all combinations {name: value} of the axes' values; the last axis changes fastest.
 
-    `axes` maps the name of each field to its values, and a combination maps it to one value. Raises
-    InputError if there are more than MAX_AUDITS combinations.
+    Raises InputError if there are more than MAX_AUDITS combinations.
     """
     combined = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
-    message = f"`vary` must give at most {MAX_AUDITS:,} audits, got {len(combined):,}"
-    require(len(combined) <= MAX_AUDITS, message)
+    num_audits = len(combined)
+    require(
+        num_audits <= MAX_AUDITS,
+        f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}",
+    )
     return combined
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Returns the values of fields as text, such as "k=5, noise_multiplier=2"."""
+    """Formats values of fields, such as "k=5, noise_multiplier=2"."""
     return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
 
 
 def show_value(value: Any) -> str:
-    """Returns a field's value as text."""
+    """Formats a field's value."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def conclude(values: Mapping[str, Any], audit: Audited, place: Workplace, level: Level) -> Record:
-    """Returns a record of one audit's results, from its stored scores.
-
-    Args:
-      values: The varied fields' values, by name.
-      audit: The audit, whose runs are all stored.
-      place: The data sets, and the folder of the store.
-      level: The delta and confidence of the bounds.
-
-    Returns:
-      A record with the varied fields, the lower bound `epsilon`, the smallest `upper_bound` (None if there is
-      none), and the other fields of `make_table`.
-    """
+    """Returns the conclusion from an audit's stored scores as a record, with the varied fields' values."""
     dataset = place.data.load(audit.setting.model)
     request = driver.make_request(audit.setting, dataset, audit.runs, level)
-    finished = driver.audit(request, place.out)  # trains nothing
+    finished = driver.audit(request, place.out)  # all runs are stored
     conclusion = finished.conclusion
     folder = finished.store.path
     tightest = conclusion.tightest
@@ -76,10 +67,7 @@ def conclude(values: Mapping[str, Any], audit: Audited, place: Workplace, level:
 
 
 def make_table(results: Records, varied: Sequence[str], level: Level) -> Table[Record]:
-    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon.
-
-    `results` are records of `conclude`, and `varied` are the names of the varied fields.
-    """
+    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon."""
     columns = [field(name, name, show_value) for name in varied]
     columns += [
         field("runs", "runs"),
@@ -94,23 +82,20 @@ def make_table(results: Records, varied: Sequence[str], level: Level) -> Table[R
 
 
 def draw_grid(results: Records, down: str, across: str) -> Figure:
-    """Draws a heat map of the lower bound on epsilon for all values of two varied fields.
+    """Draws a heat map of the lower bound on epsilon over the values of two varied fields.
 
-    Args:
-      results: The records of the grid's audits, by `conclude`.
-      down: The field with a row for each value.
-      across: The field with a column for each value.
+    `results` are the records of a grid's audits. `down` and `across` are the flags of rows and columns;
+    `across` changes fastest.
     """
-    # sort=False keeps the order of the user's values.
+    # Rows and columns are in order of first occurrence.
     frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)
     rows = list(map(show_value, frame.index))
     columns = list(map(show_value, frame.columns))
     proven = frame.to_numpy()
 
     def draw(axis: Axes) -> None:
-        """Draws the heat map, with bounds rounded down."""
-        brightest = max(proven.max(), 1e-3)  # above 0, also if all bounds are 0
-        draw_heat_map(axis, proven, rows, columns, brightest, partial(at_least, decimals=2))
+        most = max(proven.max(), 1e-3)
+        draw_heat_map(axis, proven, rows, columns, most, partial(at_least, decimals=2))
         axis.set_xlabel(across)
 
     title = f"lower bound on epsilon at delta {show_level(results[0]['delta'])}"
