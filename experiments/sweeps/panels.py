@@ -88,11 +88,12 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
-    drawn = figure.legend(legend.values(), legend.keys(), ncols=columns, **place)
+    place = {"loc": "outside lower center", "fontsize": 8}
+    add = partial(figure.legend, legend.values(), legend, **place)
+    drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
-        figure.legend(legend.values(), legend.keys(), ncols=1, **place)
+        add(ncols=1)
 
 
 def plot_lines(

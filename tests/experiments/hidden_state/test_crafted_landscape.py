@@ -1,6 +1,6 @@
-"""The crafted landscape: its exact law, its simulation, and a search for better adversaries.
+"""The crafted landscape: its exact densities, its simulation, and a search for better adversaries.
 
-The law is compared to finer grids, to the closed form and to an independent computation.
+Densities are compared with finer grids, a closed form and an independent computation.
 """
 
 import numpy as np
@@ -64,7 +64,7 @@ RUNS = 5000
 
 
 def simulate(presence, cells=CELLS, steps=25):
-    """Returns theta (cells, T, runs) at h = C / 2."""
+    """Returns theta (cells, T, runs) of simulated runs with the threshold C / 2 at every step."""
     import jax
     import jax.numpy as jnp
 
@@ -102,7 +102,7 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
 
 
 def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
-    process = Process(4.4, 1, 1)  # cell (4, 1) with sigma a tenth too large
+    process = Process(4.4, 1, 1)  # the cell (4, 1), but with a sigma that is 10% larger
     pair = law.compute_last_densities(process, np.array([]))
     theta = simulated[CELLS.index((4.0, 1)), 0][::2]
     rates = densities.error_rates(pair, np.array([4.0])).false_positive
@@ -112,7 +112,7 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
 
 
 def slow_delta(process, epsilon, moves, points):
-    """Returns the hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
+    """Returns delta at epsilon by midpoint sums on a dense grid, for any moves (T - 1, points) in [-1, 1]."""
     spacing = points[1] - points[0]
     p = stats.norm.pdf(points, 0, process.noise_multiplier)
     q = stats.norm.pdf(points, 1, process.noise_multiplier)

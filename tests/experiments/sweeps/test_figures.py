@@ -1,4 +1,4 @@
-"""Figures and table from small made-up stores: what is drawn is what the scores prove, and all of it."""
+"""Figures and tables from small stores with random scores: they show all bounds that the scores prove."""
 
 import collections
 import csv
@@ -45,7 +45,7 @@ def fill(root, cells, mu=2.0):
 
 @pytest.fixture(scope="module")
 def conclusion():
-    """One and the same conclusion for every cell."""
+    """Returns a conclusion that all cells share."""
     rng = np.random.default_rng(0)
     scores = make_sets(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
     return concluded.conclude(scores, DpSgd(4.0, 250), LEVELS)
@@ -57,7 +57,7 @@ def points_of(cells, conclusion):
 
 
 def bars(axis, method):
-    """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
+    """Returns {position: (mean, low, high)} of a method's marks in a panel."""
     offset, look = estimates.looks()[method]
     drawn = {}
     for line, _, ends in axis.containers:
