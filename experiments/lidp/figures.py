@@ -365,12 +365,15 @@ def draw_bounds(title: str, records: Records) -> Figure:
         if records[0]["over"] == "n":
             ticks = ticks[::2]  # the labels of all ticks would overlap
             xlabel = f"runs, K = {records[0]['canaries']}"
-        look: dict[str, Any] = {"xlabel": xlabel, "xscale": "log", "ylim": (0, None)}
+        axis.set(xlabel=xlabel, xscale="log")
         looks = {"single": _K_1, **_METHODS}
-        plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks, **look)
+        plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks)
 
     look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
-    return draw_panels_of(records, records[0]["heading"], draw_panel, (4, 2.4), 2, **look)
+    figure = draw_panels_of(records, records[0]["heading"], draw_panel, (4, 2.4), 2, **look)
+    for axis in figure.axes:  # only now, since this fixes the upper end that a row's panels share
+        axis.set_ylim(bottom=0)
+    return figure
 
 
 _AUDIT = [

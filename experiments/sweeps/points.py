@@ -20,7 +20,7 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
-from audit.methods.method import Method
+from audit.methods.method import NO_BOUND, Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -240,6 +240,11 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     # The remaining fields are bounds and estimates by other methods, which depend on the audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
+    # Bounds come before estimates.
+    no_bounds = {
+        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
+    }
+    others.sort(key=no_bounds.__contains__)
     return Table(
         [*columns, *map(field, others), *last],
         rows,
