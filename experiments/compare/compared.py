@@ -1,4 +1,4 @@
-"""The compared mechanism, the budget of each method, and the methods that train it, as data.
+"""The compared mechanism, the budget of each method, and the settings of the methods that train it.
 
 Importing this module does not import JAX.
 """
@@ -18,9 +18,10 @@ from models.data.images import FASHION_MNIST
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
 COORDINATES = 64  # canaries along coordinates in each run
 DIRECTIONS = 32  # canaries along random directions in each run
+_MEASURED_ROUNDS = 2  # rounds that CANIFE measures
 FINAL = "final model"
 ALL = "every iterate"
-# The mechanism's fields in all settings, including CANIFE's.
+# The mechanism's fields with the same name in all settings, including CANIFE's.
 _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 
 
@@ -28,8 +29,8 @@ _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
-    It is DP-SGD on Fashion-MNIST with known mini-batches and the canary in every step. A neighbour has one
-    more canary. So every attack faces a composition of `steps` Gaussian releases.
+    The mechanism is DP-SGD on Fashion-MNIST with known mini-batches and the canary in every step. Neighbours
+    differ by one canary. So every method attacks a composition of `steps` Gaussian releases.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
@@ -61,9 +62,6 @@ class Compared:
         least=100,
         most=100_000,
     )
-    measured_rounds: int = described(
-        "Rounds that CANIFE measures.", default=2, least=1, most=100_000
-    )
     design_steps: int = described(
         "Steps of a CANIFE canary's design.", default=1000, least=1, most=10**6
     )
@@ -73,26 +71,23 @@ class Compared:
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError for a field out of range, or a model that does not use all of Fashion-MNIST."""
+    """Raises InputError if a field is out of range or the model is not trained on all of Fashion-MNIST."""
     model = compared.model
     choices = f"choose one of {', '.join(MODELS)}"
     require(model in MODELS, f"`model={model}` is not on all of Fashion-MNIST: {choices}")
     require_fields(compared)
-    rounds = compared.measured_rounds
-    steps = compared.steps
-    require(rounds <= steps, f"`measured_rounds={rounds}`: give 1 to {steps:,}, the steps")
     attacked = make_attacked(compared)
     require_fields(attacked)
     require_computable(attacked)
 
 
 def make_attacked(compared: Compared) -> Attacked:
-    """Returns CANIFE's setting of the mechanism: steps are rounds, and mini-batches are cohorts."""
+    """Returns the mechanism as CANIFE's setting, in which steps are rounds and mini-batches are cohorts."""
     return Attacked(
         model=compared.model,
         rounds=compared.steps,
-        # Rounds 1, 1 + every, ... are measured, at most `measured_rounds` of them.
-        every=math.ceil(compared.steps / compared.measured_rounds),
+        # CANIFE measures the rounds 1, 1 + every, ...
+        every=math.ceil(compared.steps / _MEASURED_ROUNDS),
         cohort=compared.batch_size,
         design_steps=compared.design_steps,
         delta=compared.delta,
@@ -101,7 +96,7 @@ def make_attacked(compared: Compared) -> Attacked:
 
 
 def _take_shared(compared: Compared) -> dict[str, Any]:
-    """Returns the fields of the mechanism that all settings have."""
+    """Returns the values of _SHARED_FIELDS by name."""
     return {name: getattr(compared, name) for name in _SHARED_FIELDS}
 
 
@@ -109,8 +104,12 @@ class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      shown: The names of the shown bounds, in order; () for a single run of many canaries.
+      name: The displayed name.
+      runs: The number of models to train.
+      shown: The names of the bounds to show, in order. It is () for a single run with many canaries, which
+        shows all of its bounds and the estimates of its paper.
       sees: The models that the method sees: FINAL or ALL.
+      setting: The setting of its audit.
     """
 
     name: str
@@ -123,14 +122,12 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
 
-    Each has different canaries; K is their number in a run. CANIFE has separate training code.
+    Their canaries differ, and K is the number of canaries in a run. CANIFE is missing, since it has its own
+    training code.
     """
-    from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-    from audit.methods.exact_null import EXACT_NULL
-    from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method; its setting has `fields` in addition to those of the mechanism."""
+        """Returns a method whose setting has `fields` in addition to the mechanism's."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,
@@ -146,20 +143,20 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         make(
             "fresh directions",
             compared.fresh_runs,
-            (EXACT_NULL,),
+            ("exact_null",),
             adversary="sphere",
             canaries="auto",
         ),
         make(
             "hidden state",
             compared.single_runs,
-            (IF_GAUSSIAN, ASSUMPTION_FREE),
+            ("if_gaussian", "assumption_free"),
             adversary="gc_s",
         ),
         make(
             f"hidden state, K = {COORDINATES}",
             compared.many_runs,
-            (LIFTED_GAUSSIAN, LIFTED),
+            ("lifted_gaussian", "lifted"),
             adversary="gc_r",
             canaries=COORDINATES,
         ),

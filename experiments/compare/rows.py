@@ -1,6 +1,7 @@
-"""The values of each method as records, table and figure. Bounds are those of the method's command.
+"""Runs all methods, and shows their values in a table and a figure.
 
-CANIFE's values are composed without amplification by sampling, since the mini-batches are known.
+Bounds are the same as those of each method's own command. CANIFE's values do not use amplification by
+sampling, since the mini-batches are known.
 """
 
 import sys
@@ -35,11 +36,13 @@ from experiments.compare.compared import (
 from experiments.sweeps.panels import draw_dot, draw_panels, take
 from experiments.sweeps.records import Record, field, select
 
-_PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
+# The estimates of the one-shot paper.
+_PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
 ESTIMATE = "(no bound)"
 REJECTED = "REJECTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-_FREE = ("nothing", "fair coins", "fresh directions")  # assumptions of bounds for every curve
+# Assumptions of bounds that are valid for every trade-off curve.
+_FREE = ("nothing", "fair coins", "fresh directions")
 _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
 (no bound): an estimate or a measurement. s: seconds; kept: already stored.
@@ -49,13 +52,17 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains missing runs, and returns a record for each value of each method, of the final model first.
+    """Trains all missing runs, and returns a record for each value of each method.
 
-    A record has the `method`, the models that it `sees`, its `runs`, the `seconds` of training (None if all
-    runs were stored), the name of the `value`, its `epsilon`, and in `assumes` a bound's assumption,
-    REJECTED, or ESTIMATE. Each method's name is printed on stderr when it starts.
+    Methods that see only the final model come first. The name of each method is printed on stderr when it
+    starts.
+
+    Returns:
+      Records with these fields: `method`, its name; `sees`, FINAL or ALL; `runs`, its number of models;
+      `seconds` of training, or None if all runs were stored; `value`, the name of a bound or an estimate;
+      its `epsilon`; and `assumes`, a bound's assumption, REJECTED if the scores refute it, or ESTIMATE.
     """
-    # First, since CANIFE may reject the setting.
+    # CANIFE may reject the setting, so it is prepared before other methods train.
     canife_training.prepare(make_attacked(compared), place.out, place.data)
     rows: list[Record] = []
     for method in list_methods(compared):
@@ -67,7 +74,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
-    """Trains a method's missing runs, and returns its records with refuted bounds last."""
+    """Trains a method's missing runs, and returns its records (`find_rows`), rejected bounds last."""
     level = Level(compared.delta, compared.confidence)
     dataset = place.data.load(compared.model)
     request = driver.make_request(method.setting, dataset, method.runs, level)
@@ -78,20 +85,19 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     bounds = [conclusion.bound(name) for name in method.shown]
-    found: list[tuple[Finding, str]] = []
-    if not bounds:
+    values: list[tuple[Finding, str]] = []  # with the assumption to show
+    if not bounds:  # a single run with many canaries
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
         bounds = list(conclusion.bounds)
-        for estimate in conclusion.estimates:
-            if estimate.method in _PUBLISHED:
-                found.append((estimate, ESTIMATE))
+        estimates = filter(lambda estimate: estimate.method in _PUBLISHED, conclusion.estimates)
+        values += [(estimate, ESTIMATE) for estimate in estimates]
     for bound in bounds:
-        refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
-        found.append((bound, REJECTED if refuted else bound.assumes.word))
-    found.sort(key=lambda value: value[1] == REJECTED)
+        is_refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
+        values.append((bound, REJECTED if is_refuted else bound.assumes.word))
+    values.sort(key=lambda value: value[1] == REJECTED)
     rows = []
-    for finding, assumes in found:
+    for finding, assumes in values:
         row = {
             "method": method.name,
             "sees": method.sees,
@@ -106,52 +112,40 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Returns CANIFE's two records: epsilon by its published estimates, and by its canaries' exact laws.
+    """Measures CANIFE's missing rounds, and returns its two records (`find_rows`).
 
-    Each measured round represents the rounds up to the next. As in the paper's code, a published estimate
-    becomes the noise multiplier of a Gaussian release with the same leakage, and Renyi DP composes these at
-    sampling rate 1. An exact epsilon becomes the mu of a Gaussian curve with this epsilon, and the squares of
-    mu add up.
+    Each measured round represents all rounds until the next measured one. For "as published", as in the
+    paper's code, the estimate of a round becomes the noise multiplier of a Gaussian release with the same
+    leak, and Renyi DP composes these releases at sampling rate 1. For "exact laws", the exact epsilon of the
+    round's canary becomes the mu of a Gaussian curve with this epsilon, and the squares of mu add up.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    seconds = None
     # Making the list measures missing rounds. It is empty if all are stored.
-    if list(canife_training.measure_missing(attacked, split, store, numbers)):
-        seconds = time.perf_counter() - begin
+    missing = list(canife_training.measure_missing(attacked, split, store, numbers))
+    seconds = time.perf_counter() - begin if missing else None
     charges = []
     sum_of_squares = 0.0
     counts = rounds.forward(numbers, attacked.rounds)  # rounds that each measured one represents
-    measured_rounds = canife_measured.read_rounds(store, numbers)
-    # The paper's estimates have the delta 1 / n, for n scores.
-    estimate_delta = 1 / attacked.scores
-    for one, count in zip(measured_rounds, counts, strict=True):
-        epsilon = rounds.best_epsilon(one.scores_in, one.scores_out, estimate_delta).epsilon
+    estimate_delta = 1 / attacked.scores  # the paper's choice
+    for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
+        scores = (measured.scores_in, measured.scores_out)
+        epsilon = rounds.best_epsilon(*scores, estimate_delta).epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
-        sum_of_squares += count * conversions.mu_from_epsilon(one.exact, attacked.delta) ** 2
-    values = {
-        "as published": rounds.composed(charges, attacked.delta),
-        "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
-    }
-    rows = []
-    for value, epsilon in values.items():
-        row = {
-            "method": "CANIFE",
-            "sees": ALL,
-            "runs": 1,
-            "seconds": seconds,
-            "value": value,
-            "epsilon": epsilon,
-            "assumes": ESTIMATE,
-        }
-        rows.append(row)
-    return rows
+        sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
+    common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
+    published = rounds.composed(charges, attacked.delta)
+    exact = conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta)
+    return [
+        {**common, "value": "as published", "epsilon": published},
+        {**common, "value": "exact laws", "epsilon": exact},
+    ]
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
-    """Returns the comparison's table: a row for each value, and below the accountant's epsilon `upper`."""
+    """Returns the table of the records of `find_rows`, with the accountant's epsilon `upper` below."""
     columns = [
         field("method", "method", width=20, left=True),
         field("value", "estimator", width=23, left=True),
@@ -185,7 +179,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
 
 
 def _show_epsilon(row: Record) -> str:
-    """Formats epsilon, with bounds rounded down."""
+    """Returns a record's epsilon as text. Bounds are rounded down, estimates to the nearest."""
     epsilon = row["epsilon"]
     return f"{epsilon:.3f}" if row["assumes"] == ESTIMATE else at_least(epsilon)
 
@@ -193,13 +187,14 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Draws each value as a dot, from top to bottom, and the accountant's epsilon `upper` as a line.
 
-    The horizontal axis ends 5% above the largest epsilon, or 1.6 times the accountant's if this is less.
-    Estimates beyond it are arrows with their value.
+    The horizontal axis ends 5% above the largest epsilon, but at most 5% above 1.6 `upper`. Larger estimates
+    are arrows at this edge, with their value as text.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)
 
     def draw_rows(axis: Axes) -> None:
+        """Draws all records on one axis."""
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)
@@ -211,13 +206,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
-        axis.axvline(
-            upper,
-            color=BLACK,
-            ls=(0, (1, 1)),
-            lw=1.6,
-            label=label,
-        )
+        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
@@ -230,7 +219,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 
 def _find_look(row: Record) -> tuple[str, str]:
-    """Returns a value's color, and its label in the legend."""
+    """Returns the color of a record's dot, and its label in the legend."""
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:

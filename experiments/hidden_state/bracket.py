@@ -1,15 +1,16 @@
-"""Two figures beyond the paper: bounds on the leakage of the last model, and bounds over training runs.
+"""Draws three figures beyond the paper, about what the last model leaks.
 
-The bracket shows upper bounds on the leakage of the last model (proven, or with measured constants; estimates
-if steps have kinks), and the lower bounds of audits. Each place has one seed.
+The brackets show upper bounds on this leak and the lower bounds of audits. An upper bound is proven, or uses
+a measured Lipschitz constant of the steps. If steps have kinks, it is only an estimate.
 
-The other figure compares fresh directions with GC-R on the paper's models, over the number of training runs.
+`proven` compares fresh directions with GC-R on the paper's models, over the number of training runs.
+
+`matrix` compares DP-SGD with matrix mechanisms, whose noise is correlated.
 """
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.claims.hidden_state import HiddenState
+from audit.claims.matrix import MatrixMechanism
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import method_of
@@ -24,12 +26,23 @@ from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
-from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
+from audit.report.style import (
+    BLACK,
+    BLUE,
+    BOUND,
+    FADED,
+    FREE,
+    GREEN,
+    PREDICTED,
+    UPPER,
+    VERMILION,
+)
 from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
+from experiments.hidden_state.correlated import ACCOUNTED_EPSILON, STRATEGIES
 from experiments.hidden_state.measured import EXPANSION
-from experiments.sweeps.panels import draw_panels, plot_lines, take
+from experiments.sweeps.panels import draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.records import Record, Records, field, own_table, select
 from experiments.sweeps.sweep import OwnTable, Sweep
@@ -53,8 +66,7 @@ Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coor
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
-# Numbers of training runs with shown bounds.
-_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # training runs with bounds
 _METHODS = {  # color, and format of marker and line
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "s--"),
@@ -62,31 +74,43 @@ _METHODS = {  # color, and format of marker and line
     IF_GAUSSIAN: (VERMILION, "^-."),
     LIFTED_GAUSSIAN: (VERMILION, "^-."),
 }
+_STRATEGY_LOOKS = {  # color and line by noise strategy
+    "independent": (BLACK, ":"),
+    "lambda:0.9": (BLUE, "-."),
+    "bsr:16": (GREEN, "--"),
+    "bisr:16": (VERMILION, "-"),
+}
+_CORRELATED_NOTES = """\
+linear:   last model if losses are linear, by the formula; not a bound
+audit:    two-sided interval of canaries along coordinates, if scores are normal
+proven:   lower bound of fresh directions, assumption-free"""
 
 
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws the figure of upper bounds and audits, and makes its table; each point has a conclusion."""
+    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table.
+
+    Every point has a conclusion.
+    """
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    places = sorted(set(map(itemgetter("x"), rows)))
     look: dict[str, Any] = {
         "xscale": "log",
         "xlabel": x_axis.name,
-        "xticks": places,
+        "xticks": np.unique(take(rows, "x")),
         "ylim": (0, None),
     }
     if sweep.name in ("bracket_k", "bracket_steps"):
         look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _TICKS}
-    panels = {}
-    for row in rows:
-        panel = row["panel"]
-        of_panel = sorted(select(rows, panel=panel), key=itemgetter("x"))
-        panels[panel] = partial(_draw_rows, rows=of_panel, look=look)
-    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
-    figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
+    figure = draw_panels_of(
+        rows,
+        sweep.title,
+        partial(_draw_rows, look=look),
+        ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
+        sharey=True,
+    )
     nearest = ".2f"
     columns = [
         field("panel"),
@@ -108,21 +132,20 @@ def draw_bracket(
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings of the steps that the sweep measures."""
+    """Returns the settings whose steps the sweep measures."""
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns a row for each place, a panel and an x. Unknown values are left out.
+    """Returns the rows of a bracket: those of `gather_rows`, with upper bounds on the last model's epsilon.
 
-    A place has up to two audits: fresh directions and a coordinate. `word` names the assumption of the upper
-    bound, and `expansion` is the mean Lipschitz constant of steps. Other fields are epsilons.
+    Upper bounds are `composition`, the accountant's for all models together, and the fields of `_find_upper`.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
 
     def describe(point: Point) -> Record:
         """Returns the upper bounds at a point."""
-        # A place without a measurement has a proven bound or k = 1: use the audit's setting.
+        # Without a measurement the bound is proven, or k = 1. Then the audit's setting is enough.
         setting = point.cells[0].setting
         setting = by_training.get(_describe_training(setting), setting)
         composition = point.upper_bound()
@@ -134,10 +157,21 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(
     points: Sequence[Point], delta: float, describe: Callable[[Point], Record]
 ) -> list[Record]:
-    """Returns a row for each place: a panel, a noise and an x.
+    """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    It has the fields of `describe` for its first point, and epsilons of up to two audits: `proven` and
-    `gdp_limit` of fresh directions, and those of a coordinate. Unknown values are left out.
+    A row joins up to two audits: fresh directions and canaries along coordinates. Values of a missing audit
+    are left out.
+
+    Args:
+      points: The points, each with a conclusion.
+      delta: The delta of predicted epsilons.
+      describe: Returns further fields of a row from its first point.
+
+    Returns:
+      Rows with `panel`, `x`, the fields of `describe`, and these epsilons. From fresh directions: `proven` is
+      assumption-free, and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates: the ends
+      `interval_low` and `interval_high` of a two-sided interval, the lower bound `if_gaussian`, and the
+      prediction `constant_direction`.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -161,25 +195,32 @@ def gather_rows(
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns the parts of a setting that decide how steps stretch distances, without the adversary."""
+    """Returns the parts of a setting that decide how steps stretch distances: all but the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
-    """Returns the fields of the upper bound on the last model, if it is proven or measured.
+    """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
 
     `composition` is the accountant's epsilon for all models of a run together.
+
+    Returns:
+      at_most: The bound.
+      word: What it assumes. It is COMPOSITION if all models together have no larger bound, and ESTIMATE if
+        steps have kinks.
+      margin: The bound if steps expand ten times as much as measured.
+      expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
     word = "measured"
     if isinstance(state, HiddenState):  # proven, without a measurement
         word = state.assumes.word
-    # At k = 1 every step inserts: unless steps contract, composition is the only bound.
+    # At k = 1 every step inserts. Unless steps contract, composition is the only bound.
     contracts = isinstance(state, HiddenState) and state.bound.epsilon < composition
     if setting.schedule.periodicity == 1 and not contracts:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
-    if isinstance(state, str):
+    if isinstance(state, str):  # why there is no proof
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
@@ -196,39 +237,33 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
 
 
 def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | None:
-    """Returns the measured expansion of a setting's steps; None if it is not stored."""
+    """Returns the measured expansion of a setting's steps, or None if it is not stored."""
     store = evidence.held.open(identity(setting, EXPANSION))
     return None if store is None else lipschitz.find_current(store)
 
 
-def _draw_rows(axis: Axes, rows: Records, look: dict[str, Any]) -> None:
-    """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
+def _draw_rows(axis: Axes, records: Records, look: dict[str, Any]) -> None:
+    """Draws the rows of a bracket's panel: upper bounds over x as lines, audits as marks and intervals.
+
+    `look` has arguments of `Axes.set`.
+    """
+    rows = sorted(records, key=lambda row: float(row["x"]))
     at_most_look = (_MEASURED, BOUND, "-")
     if select(rows, word=ESTIMATE):
         at_most_look = (_ESTIMATED, BOUND, "--")
     plot_lines(axis, rows, {**_LOOKS, "at_most": at_most_look})
     xs = take(rows, "x")
-    axis.fill_between(
-        xs,
-        take(rows, "at_most"),
-        take(rows, "margin"),
-        color=BOUND,
-        alpha=0.15,
-        lw=0,
-        label="range if steps expand ten times as much",
-    )
+    label = "range if steps expand ten times as much"
+    bounds = (take(rows, "at_most"), take(rows, "margin"))
+    axis.fill_between(xs, *bounds, color=BOUND, alpha=0.15, lw=0, label=label)
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
         axis.plot(xs, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
-    axis.vlines(
-        xs,
-        take(rows, "interval_low"),
-        np.minimum(take(rows, "interval_high"), _MAX_EPSILON),
-        color=BLUE,
-        zorder=3,
-        label="two-sided interval if scores are normal",
-    )
+    low = take(rows, "interval_low")
+    high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
+    label = "two-sided interval if scores are normal"
+    axis.vlines(xs, low, high, color=BLUE, zorder=3, label=label)
     axis.set(**look)
     axis.minorticks_off()
     axis.xaxis.set_major_formatter("{x:g}")  # not as powers of 10
@@ -240,38 +275,18 @@ def draw_proven(
 ) -> tuple[Figure, OwnTable]:
     """Draws each method's lower bounds over the number of training runs, and makes their table.
 
-    A point is one audit of a model and k by an adversary.
+    A point is the audit of one model and one periodicity k by one adversary.
     """
-    delta = evidence.levels.delta
     rows: list[Record] = []
     for point in points:
         rows += make_proven_rows(point, evidence)
-
-    def draw_panel(axis: Axes, of_panel: Records) -> None:
-        last = of_panel[-1]  # GC-R's, which may have a prediction
-        if last["predicted"] is not None:
-            label = "predicted if gradients do not interfere"
-            axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
-        axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
-        for name, (color, line) in _METHODS.items():
-            of_method = select(of_panel, method=name)
-            if of_method:
-                first = of_method[0]
-                if first["assumes"] == "REJECTED":
-                    color = FADED
-                plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
-        axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
-
-    panels = {}
-    for panel in dict.fromkeys(map(itemgetter("panel"), rows)):
-        panels[panel] = partial(draw_panel, of_panel=select(rows, panel=panel))
-    label = f"epsilon at delta {show_level(delta)}"
-    figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
+    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
+    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, (3.1, 2.7), ylabel=label)
     columns = [
         field("panel"),
         field("method", "method", width=18, left=True),
         field("canaries", "canaries", ",", width=8),
-        field("trainings", "trainings", ",", width=9),
+        field("x", "trainings", ",", width=9)._replace(key="trainings"),
         field("epsilon", "epsilon", at_least, width=8),
         field("upper_bound", "upper bound", at_most, width=11),
         field("assumes", "assumes", left=True),
@@ -281,11 +296,28 @@ def draw_proven(
     return figure, own_table(title, columns, shown, section="panel", gap="  ")
 
 
+def _draw_proven_panel(axis: Axes, records: Records) -> None:
+    """Draws the lower bounds of one model and periodicity over the number of training runs."""
+    last = records[-1]  # of GC-R, which may have a prediction
+    if last["predicted"] is not None:
+        label = "predicted if gradients do not interfere"
+        axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
+    axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
+    for name, (color, line) in _METHODS.items():
+        of_method = select(records, method=name)
+        if of_method:
+            first = of_method[0]
+            if first["assumes"] == "REJECTED":
+                color = FADED
+            plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
+    axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
+
+
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with its lower bound on epsilon.
 
-    Fresh directions have a bound after every run, and the table shows some of them. Other audits have bounds
-    from their first runs, at the numbers in _SHOWN_RUNS.
+    Fresh directions give a bound after every run, and the table shows only some of them (`is_shown`). Other
+    audits are repeated with their first runs, for each of _SHOWN_RUNS.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
@@ -302,7 +334,6 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        assumes = method.assumes.word if bound.holds else "REJECTED"
         epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))
@@ -313,12 +344,75 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "method": method.name,
                 "legend": method.legend,
                 "canaries": cell.setting.canaries,
-                "trainings": runs,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
                 "predicted": point.predicted(evidence.levels.delta),
-                "assumes": assumes,
+                "assumes": method.assumes.word if bound.holds else "REJECTED",
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)
     return rows
+
+
+def draw_correlated(
+    sweep: Sweep, points: Sequence[Point], evidence: Evidence
+) -> tuple[Figure, OwnTable]:
+    """Draws the last model's epsilon over k for each noise strategy, and makes the table."""
+    delta = evidence.levels.delta
+    rows = gather_rows(points, delta, partial(_describe_noise, delta))
+    label = f"epsilon of the last model\nat delta {show_level(delta)}"
+    draw = _draw_strategies
+    figure = draw_panels_of(rows, sweep.title, draw, (4.2, 3.2), ylabel=label, sharey=True)
+    columns = [
+        field("panel"),
+        field("strategy", "noise", left=True),
+        field("x", "k", "g")._replace(key="k"),
+        field("noise_multiplier", "sigma", ".4g"),
+        field("linear", "linear", ".2f"),
+        field("interval_low", "audit", ".2f"),
+        field("interval_high", "to", ".2f"),
+        field("proven", "proven", at_least),
+        field("every_model", "all models", at_most),
+    ]
+    title = f"{sweep.title}\nepsilon at {evidence.levels}"
+    return figure, own_table(title, columns, rows, [_CORRELATED_NOTES], section="panel", gap="  ")
+
+
+def _describe_noise(delta: float, point: Point) -> Record:
+    """Returns a point's noise strategy and noise multiplier, and two epsilons of the matrix mechanism.
+
+    `every_model` is the accountant's epsilon for all models together. `linear` predicts the last model's
+    epsilon for linear losses.
+    """
+    setting = point.cells[0].setting
+    schedule = setting.schedule
+    noise = setting.mechanism.noise
+    sigma = setting.mechanism.noise_multiplier
+    claim = MatrixMechanism(noise, sigma, schedule.steps, schedule.periodicity)
+    return {
+        "strategy": noise,
+        "noise_multiplier": sigma,
+        "linear": claim.last_model_if_linear(delta),
+        "every_model": claim.epsilon(delta),
+    }
+
+
+def _draw_strategies(axis: Axes, records: Records) -> None:
+    """Draws one model's epsilons over k: predictions as lines, audits as intervals, proven bounds as dots."""
+    for strategy, label in STRATEGIES.items():
+        color, dash = _STRATEGY_LOOKS[strategy]
+        of_strategy = select(records, strategy=strategy)
+        ks = take(of_strategy, "x")
+        axis.plot(ks, take(of_strategy, "linear"), dash, color=color, label=label)
+        low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
+        axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
+        axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
+    # Each color is a strategy, so the legend shows the kinds of marks in grey.
+    axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
+    axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
+    axis.plot([], [], "o", color=FADED, label="proven by fresh directions")
+    axis.axhline(ACCOUNTED_EPSILON, color=UPPER, lw=0.8, label="all models, accounted")
+    axis.set(xscale="log", xlabel="periodicity k", ylim=(0, 1.1 * ACCOUNTED_EPSILON))
+    axis.set_xticks(np.unique(take(records, "x")))
+    axis.minorticks_off()
+    axis.xaxis.set_major_formatter("{x:g}")

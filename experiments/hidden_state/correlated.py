@@ -1,11 +1,11 @@
-"""The noise of the sweep `matrix`: what the last model leaks at equal accounted epsilon, over k.
+"""The noise of the sweep `matrix`, which compares last models at equal accounted epsilon, over k.
 
-All models together leak ACCOUNTED_EPSILON, with DP-SGD and with three matrix mechanisms. Canaries along
-coordinates measure the leak of the last model, and fresh directions prove a lower bound.
+With DP-SGD and with three matrix mechanisms, all models of a run together leak ACCOUNTED_EPSILON. Canaries
+along coordinates measure the leak of the last model, and fresh directions prove a lower bound.
 """
 
 NAME = "matrix"
-STRATEGIES = {  # labels by strategy
+STRATEGIES = {  # labels by noise strategy
     "independent": "DP-SGD",
     "lambda:0.9": "lambda-CGD, 0.9",
     "bsr:16": "BSR, 16 bands",
@@ -15,7 +15,8 @@ ACCOUNTED_EPSILON = 24.0
 ACCOUNTED_DELTA = 1e-5
 STEPS = 250
 PERIODICITIES = (1, 2, 5, 10, 25, 50)
-# Noise multipliers at each periodicity, by `MatrixMechanism.with_epsilon`. Constants do not need SciPy.
+# Noise multipliers for each periodicity, by `MatrixMechanism.with_epsilon`. They are constants, since sweeps
+# must not load SciPy.
 NOISE_MULTIPLIERS = {
     "independent": (3.99943, 2.82802, 1.7886, 1.26473, 0.799885, 0.565604),
     "lambda:0.9": (38.8799, 19.4506, 7.83556, 4.02936, 1.875, 1.1925),

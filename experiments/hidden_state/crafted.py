@@ -1,28 +1,30 @@
-"""Two crafted landscapes with laws in closed form: a convex one, and the latch.
+"""Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
 
-The convex landscape is a quadratic, and its curvature changes from step to step. In one dimension, noisy
+The convex landscape is a quadratic with a curvature that changes from step to step. In one dimension, noisy
 gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. The last
-iterate is Gaussian in both worlds. With the slopes c'_t of `HiddenStateBound.attained_by` it leaks exactly
-`hidden_state_bound`, so no better bound is true for all losses with these constants. These slopes are below
-c_t only if a smaller slope removes more noise than signal, such as before a last step that inserts.
+iterate is Gaussian with and without the canary. With the slopes c'_t of `HiddenStateBound.attained_by` it
+leaks exactly `hidden_state_bound`, so no better bound is true for all losses with these constants. These
+slopes are below c_t only if a smaller slope removes more noise than signal, such as before a last step that
+inserts.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
-examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced, so the sum
-of its batch is 2 C or 1 C above the others. Let theta be in units of C, without the push of the other
-examples: theta is this height plus noise. It starts at 0, and the other examples cancel it at each step,
-unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So the
-last iterate exceeds c if any sum did: the max test of an adversary who sees all models.
+examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. So the sum
+of the target's batch is 2 C or 1 C above the others. Let theta be in units of C, without the push of the
+other examples: theta is this height plus noise. It starts at 0, and the other examples cancel it at each
+step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So
+the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes,
-shared by the B examples of a batch and at most eta C for each. It is periodic in theta, with the distance B C
-(1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. All
+B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the distance
+B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be
+1 / B.
 
 The latch separates models at c, so it does not have the Lipschitz constant 1. In general, hiding earlier
-models does not reduce the leakage of shuffled training. A bound on the last model needs Lipschitz steps.
+models does not reduce the leak of shuffled training. A bound on the last model needs Lipschitz steps.
 """
 
 import itertools
@@ -56,17 +58,29 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
-    `shifts` s_t and `slopes` c'_t are (T,); `noise` n_t is (T,), or a number for all steps.
+
+    Args:
+      shifts: The canary's shift s_t in each step (T,).
+      slopes: The slopes c'_t (T,).
+      noise: The standard deviations n_t of the noise (T,), or one number for all steps.
     """
-    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
+    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) products of later slopes
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
-    """Returns a schedule's mu for a constant direction and for the convex landscape, and the bound on mu.
+    """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    The periodicity is `k`. Steps have the Lipschitz constant `lipschitz` and insert at the FIRST or the LAST
-    of each period.
+    Args:
+      k: The number of steps in a period.
+      insert: The step of each period that inserts, FIRST or LAST.
+      lipschitz: The Lipschitz constant of steps.
+      delta: The delta of the bound's epsilon.
+
+    Returns:
+      A record with the arguments and mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound,
+      and `mu_constant_direction` if each step has the slope `lipschitz`. `epsilon_bound` is the bound at
+      delta.
     """
     steps = np.arange(INSERTIONS * k)
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
@@ -83,7 +97,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
 
 def make_convex_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each schedule: mu, bounds on mu, and epsilon at delta."""
+    """Returns a table with a row for each of SCHEDULES: mu, the bound on mu, and its epsilon at delta."""
     exact = ".4f"
     rounded_up = partial(at_most, decimals=4)
     columns = [
@@ -109,10 +123,17 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    It does if theta exceeded c after any step. Until then, each step sets theta to noise with deviation sigma
-    (in units of C). The target's batch comes once in an epoch and adds a height h, HEIGHT_IN with the target
-    and HEIGHT_OUT without it. The probability after E epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c
-    / sigma)^(b - 1))^E. Logs and expm1 keep small results accurate.
+    It does if theta exceeded c after any step. Until then, each step sets theta to noise with standard
+    deviation sigma, plus the height h in the step with the target's batch. The probability after E epochs of
+    b batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
+    probabilities accurate.
+
+    Args:
+      sigma: The noise multiplier.
+      batches: The number of batches b in an epoch.
+      epochs: The number of epochs E.
+      threshold: The threshold c, in units of C.
+      height: The height h, HEIGHT_IN with the target and HEIGHT_OUT without it.
     """
     log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
     log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
@@ -120,9 +141,12 @@ def compute_latch_rate(
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
+    """Compares the leak of a latch with the claim of Poisson accounting.
 
-    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
+    Returns:
+      A record with the arguments, `epsilon`, a lower bound on the latch's epsilon at delta, and `poisson`,
+      the accountant's epsilon for Poisson sampling. The lower bound uses the best threshold among multiples
+      of 0.01 C, up to 2 C plus 8 standard deviations of the noise.
     """
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0
@@ -144,7 +168,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each latch: its training run, and epsilons at delta."""
+    """Returns a table with a row for each of TRAININGS: the training run, and epsilons at delta."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

@@ -1,34 +1,25 @@
 """Draws the hidden-state paper's sweeps from stored results, without training."""
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-
-from audit.report.style import BLUE, GREEN, UPPER, VERMILION
-from audit.settings.setting import identity
-from experiments.cells.cell import find_answer
-from experiments.hidden_state import bracket, correlated, correlated_figure, measured
+from experiments.hidden_state import bracket, correlated
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
-from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
-from models.catalogue import task
 
 _BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
-# The functions that draw a sweep and make its custom table.
+# Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
-    correlated.NAME: correlated_figure.draw_correlated,
+    correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # the three models of Figure 8
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its cells in the store, and makes the rows of its table."""
-    if sweep.name == "figure_8":
-        return _draw_norms(sweep, evidence)
+    """Draws a sweep's figure from its stored cells, and makes its table.
+
+    The result also counts missing cells. It has no figure if no audit is stored.
+    """
     delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
@@ -40,7 +31,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if sweep.name in _WITH_OWN_TABLE:
         figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored_points, evidence)
         return Drawn(figure, missing, table=own_table)
-    # The figures skip points without a conclusion, and count them as missing.
+    # The headings of these figures count missing cells, so they get all points.
     match sweep.name:
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
@@ -50,34 +41,3 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
     rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
     return Drawn(figure, missing, rows)
-
-
-def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8: the norms of L's canaries before clipping, for models with stored norms."""
-    stored = []
-    for cell in sweep.cells:
-        answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
-        norms = measured.take_norms(answer, cell.runs)
-        if norms is not None:
-            stored.append((cell.request, norms))
-    missing = len(sweep.cells) - len(stored)
-    if not stored:
-        return Drawn(None, missing)
-
-    def draw_norms(axis: Axes) -> None:
-        """Draws the mean norm over runs at each step, with a band of 2 standard deviations."""
-        for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
-            mean = norms.mean(0)  # over the runs
-            spread = 2 * norms.std(0, ddof=1)
-            label = f"{task(setting.model).label} ({len(norms)} runs)"
-            axis.plot(mean, dash, color=color, label=label)
-            low = np.maximum(mean - spread, 0)  # norms are at least 0
-            steps = range(len(mean))
-            axis.fill_between(steps, low, mean + spread, color=color, alpha=0.2)
-        clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
-        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
-
-    title = "L's canary before clipping: mean and 2 standard deviations"
-    return Drawn(draw_panels(title, {"": draw_norms}, (6, 2.9)), missing)

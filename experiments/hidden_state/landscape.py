@@ -1,35 +1,35 @@
-"""The crafted landscape: the exact law of its iterate in both worlds, its adversaries, and its simulation.
+"""The crafted loss landscape: its exact distribution with and without the canary, adversaries, simulation.
 
-The adversary decides all gradients of one parameter. So this is a separate process, not an `Adversary` that
-is inserted into training. The score is theta_t. Hidden-state paper, Section 6 and Equation 3 (Errata H5), in
-units of C:
+The adversary decides all gradients of a model with one parameter theta. So this is a separate process, and
+not an `Adversary` that inserts canaries into training. The score after step t is theta_t. In units of the
+clipping norm C (hidden-state paper, Section 6 and Equation 3; Errata H5):
 
-    theta_1 ~ N(0, sigma^2) out, N(1, sigma^2) in
+    theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-The law is computed by quadrature. The spacing of points is an eighth of sigma / B, which resolves the
-Gaussian of a step to machine precision, and at most sigma / 32, which resolves the point where the likelihood
-ratio crosses e^epsilon. A step splits the density at h_t, with weights of third order for a smooth function
-cut at h_t. Then it shifts both parts and convolves them with the Gaussian. All terms of the convolution are
-non-negative and reach out 14 deviations, so densities keep their *relative* accuracy far into their tails. An
-FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The mass that leaves the
-grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1. Halving the spacing
-changes epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature. The spacing of grid points is at most sigma / B / 8, which
+resolves the Gaussian noise of a step to machine precision, and at most sigma / 32, which resolves the point
+where the likelihood ratio crosses e^epsilon. A step splits the density at h_t, with third-order weights for a
+smooth function that is cut at h_t. Then it shifts both parts and convolves them with the Gaussian. All terms
+of the convolution are non-negative and reach out 14 standard deviations, so densities keep their *relative*
+accuracy far into their tails. An FFT would leave an absolute error of 1e-17 there, which e^epsilon would
+amplify. The mass that leaves the grid is below 1e-20. The `error` of a pair of densities is the deviation of
+its total mass from 1. Halving the spacing changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of (q_T - e^epsilon
 p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
 
-    Proven for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the probability
-    that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
-    and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and theta_1 has such a
-    ratio. So the best final test is a threshold, and V_T and every earlier V_t increase. For any later
-    increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and down
-    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is increasing.
-    This decides g_2, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
-    decreases, and its root at delta is the adversary's epsilon.
+    We prove this for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the
+    probability that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x).
+    Increasing maps and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and
+    theta_1 has such a ratio. So the best final test is a threshold, and V_T and every earlier V_t increase.
+    For any later increasing maps, the value of mass increases with x. So the best first step moves up if
+    g_1 > 0 and down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map
+    is increasing. This decides g_2, and so on. delta_T(epsilon) is a maximum of functions that decrease in
+    epsilon, so it decreases, and its root at delta is the adversary's epsilon.
 
-    Checked only for other maps. Random and gradient-searched landscapes s in [-1, 1], free at every point and
-    step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
+    For other maps we only have experiments: random and gradient-searched landscapes s in [-1, 1], free at
+    every point and step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
 import itertools
@@ -57,24 +57,24 @@ from experiments.cells.cell import write_answer
 Array = NDArray[np.float64]
 AUDIT = "landscape_audit"
 SEARCH = "landscape_thresholds"
-_NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 HALF = 0.5  # the paper's threshold, in units of C
-PER_DEVIATION = 8  # grid points in each standard deviation of a step's noise
-_REACH = 11.0  # standard deviations that the grid extends beyond the drift
-_PER_SIGMA = 4  # sigma has at least this many times PER_DEVIATION points
-_BAND = 14.0  # standard deviations that the kernel extends
-_MAX_HALF_GRID = 400_000  # half the number of points
-_SHARP = 9.0  # from this B / sigma, the grid is three times as fine
+PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
+_NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
+_MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's end
+_PER_SIGMA = 4  # the spacing is at most sigma / (4 PER_DEVIATION)
+_KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
+_MAX_HALF_WIDTH = 400_000  # half the number of grid points
+_FINE_RATIO = 9.0  # from this B / sigma, the spacing is a third
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
 class Process(NamedTuple):
-    """A crafted landscape; lengths are in units of C.
+    """The training run on a crafted landscape.
 
     Attributes:
-      noise_multiplier: sigma > 0.
-      batch_size: B >= 1.
-      steps: T >= 1.
+      noise_multiplier: The noise multiplier sigma > 0.
+      batch_size: The batch size B >= 1.
+      steps: The number of steps T >= 1.
     """
 
     noise_multiplier: float
@@ -83,29 +83,29 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """The standard deviation of the noise, sigma / B, in every step after the first."""
+        """The standard deviation sigma / B of the noise in every step after the first, in units of C."""
         return self.noise_multiplier / self.batch_size
 
 
 def upper_bound(process: Process, delta: float) -> float:
-    """Returns the accountant's epsilon at delta, for the first step with mu = 1 / sigma.
+    """Returns the accountant's epsilon at delta.
 
-    Later steps are post-processing of theta_1.
+    Only the first step uses the canary, with mu = 1 / sigma. Later steps are post-processing of theta_1.
     """
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
 class Stepper:
-    """The densities (2, n) of a process on a grid, without and with the canary, step by step.
+    """Computes how the densities of theta, without and with the canary, change in each step of a process.
 
     Attributes:
       process: The process.
-      spacing: The distance of neighbouring points.
-      points: (n,) the grid, symmetric about 1/2.
+      spacing: The distance between neighbouring grid points, in units of C.
+      points: The grid points (n,), symmetric about 1/2.
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes a grid with `per_deviation` points in each standard deviation of a step's noise.
+        """Makes a grid with `per_deviation` points in one standard deviation of a step's noise.
 
         Raises InputError if the grid would be too large.
         """
@@ -113,75 +113,79 @@ class Stepper:
         sigma = process.noise_multiplier
         deviation = process.step_deviation
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
-        if process.batch_size / sigma >= _SHARP:  # cuts of earlier steps stay visible
+        # With little noise per step, the cuts of earlier steps stay visible in the density.
+        if process.batch_size / sigma >= _FINE_RATIO:
             self.spacing /= 3
 
         # The mean of theta starts at 0 or 1, and each later step moves it by 1.
         drift = float(process.steps - 1)
         total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
-        half_width = int(np.ceil((drift + 1 + _REACH * total_deviation) / self.spacing))
+        half_width = int(np.ceil((drift + 1 + _MARGIN * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
         need = f"they need a grid of {2 * half_width:,} points, use fewer steps or a smaller B"
-        require(half_width < _MAX_HALF_GRID, f"{where} {need}")
-        # Reflection about 1/2 swaps the two worlds.
+        require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
+        # Reflection about 1/2 swaps the densities with and without the canary.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Array = 0.5 + (cells + 0.5) * self.spacing
 
         # A step up is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
         self._centre = round(1 / self.spacing)
-        reach = int(np.ceil(_BAND * deviation / self.spacing))
+        reach = int(np.ceil(_KERNEL_REACH * deviation / self.spacing))
         offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
-        self._taps = stats.norm.pdf(offsets, scale=deviation) * self.spacing
+        self._kernel = stats.norm.pdf(offsets, scale=deviation) * self.spacing
 
-    def make_law(self, pair: Array) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a law, with the deviation of their mass from 1."""
+    def make_pair(self, pair: Array) -> DensityPair:
+        """Returns the densities `pair` (2, n) as a record, with the deviation of their mass from 1."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
 
     def start(self) -> Array:
-        """Returns the densities (2, n) of theta_1: N(0, sigma^2) without the canary, then N(1, sigma^2)."""
+        """Returns the densities (2, n) of theta_1, N(0, sigma^2) and with the canary N(1, sigma^2)."""
         sigma = self.process.noise_multiplier
         return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
-        A step moves theta up by 1 above the threshold (in units of C) and down by 1 below. Then it adds
-        noise.
+        A step moves theta up by 1 if it is above the threshold, and down by 1 otherwise. Then it adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
-        # To move the lower part down: mirror it about the grid's middle, move it up, and mirror it back.
+        # To move the lower part down, mirror it about the grid's middle, move it up, and mirror it back.
         down = self._move_up((pair * (1 - weights_above))[:, ::-1])[:, ::-1]
         # Next to the threshold a weight may exceed 1. Then the lower part's weight is negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
-        noisy = np.stack([np.convolve(density, self._taps, mode="same") for density in pair])
+        noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         return np.pad(noisy, ((0, 0), (self._centre, 0)))[:, : pair.shape[1]]
 
 
-def laws(
+def iterate_densities(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
-    """Returns the exact laws of the iterates theta_1, ..., theta_T in both worlds.
+    """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
-    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. With an infinite threshold all models move
-    the same way (Example 1). Raises InputError if the process is too long for the grid, with `per_deviation`
-    points in each standard deviation of a step's noise.
+    Args:
+      process: The process.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C. With an infinite threshold theta
+        always moves the same way (Example 1).
+      per_deviation: Grid points in one standard deviation of a step's noise.
+
+    Raises InputError if the process needs too large a grid.
     """
     stepper = Stepper(process, per_deviation)
     pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
-    return map(stepper.make_law, pairs)
+    return map(stepper.make_pair, pairs)
 
 
-def last_law(
+def compute_last_densities(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
-    """Returns the exact law of theta_T in both worlds; see `laws`."""
-    *_, last = laws(process, thresholds, per_deviation)
+    """Returns the densities of theta_T without and with the canary; see `iterate_densities`."""
+    *_, last = iterate_densities(process, thresholds, per_deviation)
     return last
 
 
@@ -190,17 +194,17 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
     negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above the
-    cell, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... For a threshold off the grid or in its last
-    cells, weights are 1 above it and 0 below.
+    cell, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... For a threshold outside the grid or in its
+    last cells, where the function is negligible, weights are 1 above the threshold and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
     cell = int(position)
-    share = position - cell  # the share of the cell below the threshold
+    fraction = position - cell  # of the cell, below the threshold
     weights = np.zeros(len(points))
-    weights[cell] = (1 - share) ** 2 / 2
-    weights[cell + 1] = 5 / 12 + (1 - share**2) / 2
+    weights[cell] = (1 - fraction) ** 2 / 2
+    weights[cell + 1] = 5 / 12 + (1 - fraction**2) / 2
     weights[cell + 2] = 13 / 12
     weights[cell + 3 :] = 1.0
     return weights
@@ -209,27 +213,28 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
 def compute_epsilon(
     process: Process, thresholds: Array, delta: float, per_deviation: int = PER_DEVIATION
 ) -> float:
-    """Returns the exact epsilon at delta of theta_T; see `laws` for the other arguments."""
-    return densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
+    """Returns the exact epsilon of theta_T at delta. See `iterate_densities` for the other arguments."""
+    return densities.epsilon_at(compute_last_densities(process, thresholds, per_deviation), delta)
 
 
 def constant(process: Process, threshold: float) -> Array:
-    """Returns the adversary (T - 1,) with the same threshold, in units of C, at every step."""
+    """Returns the thresholds (T - 1,) of the adversary that uses the same threshold at every step."""
     return np.full(process.steps - 1, threshold)
 
 
 def best_constant(process: Process, delta: float) -> Array:
-    """Returns the adversary (T - 1,) with the constant threshold that leaks the largest epsilon at delta.
+    """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
 
-    The search uses a grid, then Brent's bounded method. It tries only h >= 1/2, since reflection about 1/2
-    swaps the two worlds and turns h into 1 - h.
+    It leaks the largest epsilon at delta. The search uses a grid, then Brent's bounded method. It tries only
+    h >= 1/2, since reflection about 1/2 swaps the densities with and without the canary and turns h into
+    1 - h.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
         """Returns the negative epsilon of a constant threshold, by default on a coarse grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # No threshold above `top` leaks more. The grid goes further, since `top` can be the best.
+    # No threshold above `top` leaks more. The grid goes further, since `top` itself can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([lose(threshold) for threshold in grid]))
@@ -237,35 +242,36 @@ def best_constant(process: Process, delta: float) -> Array:
     # A rough threshold is enough, since epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
-    found = (refined.x, grid[best])
-    return constant(process, min(found, key=partial(lose, per_deviation=PER_DEVIATION)))
+    candidates = (refined.x, grid[best])
+    return constant(process, min(candidates, key=partial(lose, per_deviation=PER_DEVIATION)))
 
 
 def optimal(process: Process, delta: float) -> Array:
-    """Returns the adversary (T - 1,) with a threshold for each step that leaks the most at delta.
+    """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    A step's threshold is the theta at which the likelihood ratio crosses e^epsilon. So an epsilon decides the
-    thresholds, and these leak an epsilon. At the optimum both are equal. The module's docstring has the
-    proof.
+    The threshold of each step is the theta at which the likelihood ratio crosses e^epsilon. So an epsilon
+    decides the thresholds, and the thresholds leak an epsilon. At the optimum both are equal, and we search
+    for this epsilon. The module's docstring has the proof.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
 
     def compute_excess(epsilon: float) -> float:
-        """Returns log(D_T / delta) for thresholds at the crossings with e^epsilon, which decreases."""
+        """Returns log(D_T / delta), which decreases in epsilon, for thresholds at the crossings."""
         pair, _ = _follow_crossings(stepper, epsilon)
         reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite if D_T is 0
 
     epsilon = 0.0
     if compute_excess(0.0) > 0:
-        limit = upper_bound(process, delta)
-        beyond = 1.01 * limit + 0.01  # above the root, including the grid's error
-        epsilon = scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit)
+        upper = upper_bound(process, delta)
+        beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
+        epsilon = scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * upper)
     return _follow_crossings(stepper, epsilon)[1]
 
 
-# (process, delta) -> the thresholds (T - 1,), in units of C. The paper's `half` is not the best (Errata H13).
+# Functions from (process, delta) to thresholds (T - 1,) in units of C. The paper claims that `half` is
+# optimal, but it is not (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Array]] = {
     "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,
@@ -279,14 +285,17 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Returns the densities (2, n) of theta_T, and the thresholds (T - 1,).
+    """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) for an epsilon.
 
-    Each threshold is the crossing of the increasing likelihood ratio with e^epsilon, or the nearest end.
+    Each threshold is the point at which the increasing likelihood ratio crosses e^epsilon. If there is none,
+    it is the end of the grid on that side.
     """
     pair = stepper.start()
     thresholds: list[float] = []
     for _ in range(stepper.process.steps - 1):
-        visible = np.min(pair, axis=0) > _MIN_DENSITY
+        visible = (
+            np.min(pair, axis=0) > _MIN_DENSITY
+        )  # logarithms of smaller densities are inaccurate
         log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
         thresholds.append(np.interp(epsilon, log_ratio, stepper.points[visible]))
         pair = stepper.advance(pair, thresholds[-1])
@@ -297,9 +306,15 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape: AUDIT solves all adversaries and simulates, SEARCH is Algorithm 6.
+    """A study of one crafted landscape.
 
-    Half of the simulated `runs` insert the canary. The confidence is that of the estimates from their scores.
+    Attributes:
+      kind: AUDIT finds and simulates all adversaries, SEARCH runs Algorithm 6.
+      process: The process.
+      delta: The delta of each epsilon.
+      runs: The number of simulated runs; half of them insert the canary.
+      seed: The seed of the simulation.
+      confidence: The confidence of the estimates from simulated scores.
     """
 
     kind: str
@@ -310,7 +325,7 @@ class Study(NamedTuple):
     confidence: float
 
     def setting(self) -> dict[str, Any]:
-        """Returns the setting that names the answer in the store."""
+        """Returns the values that identify the study's answer in the store."""
         values = {**self._asdict(), **self.process._asdict()}
         del values["process"]
         if self.kind == AUDIT:
@@ -322,22 +337,27 @@ Result = tuple[Study, dict[str, Any]]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an audit of each landscape and searches of two more; `simulation` has the other fields."""
+    """Returns an AUDIT of each process, and a SEARCH of the two processes that Errata H13 compares.
+
+    `simulation` has the other fields of `Study` by name: delta, runs, seed and confidence.
+    """
     studies = [Study(AUDIT, process, **simulation) for process in processes]
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
 
 
 def keep(out: Path, study: Study) -> None:
-    """Computes a study's answer and stores it below the folder `out`."""
+    """Computes a study's answer and stores it in the folder `out`."""
     answer = audit(study) if study.kind == AUDIT else search(study)
     write_answer(Store(out, study.setting()), answer)
 
 
 def audit(study: Study) -> dict[str, Any]:
-    """Solves a landscape for each adversary, and audits simulated runs.
+    """Computes the exact leak of each adversary, and audits simulated runs as in the paper.
 
-    Returns the accountant's epsilon, the exact epsilons of each adversary (`solve`), and the paper's
-    in-sample estimate (T,) of epsilon, which is not a bound.
+    Returns:
+      upper: The accountant's epsilon.
+      exact: The answer of `solve` for each of ADVERSARIES.
+      in_sample: The paper's in-sample estimates (T,) of epsilon after each step, which are not bounds.
     """
     process = study.process
     exact = {}
@@ -353,37 +373,47 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds (in units of C) are symmetric about 1/2. The largest is 15% above the theta_1 with the
-    likelihood ratio e^epsilon, for the accountant's `upper`. `epsilon` is exact at step T, and `claimed`
-    the in-sample estimate.
+    The thresholds are symmetric about 1/2. The largest is 15% above the theta_1 at which the likelihood ratio
+    is e^upper, since no larger threshold leaks more.
+
+    Returns:
+      upper: The accountant's epsilon.
+      thresholds: The thresholds, in units of C.
+      epsilon: For each threshold, the exact epsilon after the last step.
+      claimed: For each threshold, the in-sample estimate after the last step.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
-    exact = []
-    claimed = []
-    for threshold in thresholds:
-        exact.append(compute_epsilon(process, constant(process, threshold), study.delta))
-        claimed.append(_estimate_in_sample(study, threshold)[-1])
+    adversaries = [constant(process, threshold) for threshold in thresholds]
     return {
         "upper": upper,
         "thresholds": thresholds,
-        "epsilon": exact,
-        "claimed": claimed,
+        "epsilon": [compute_epsilon(process, each, study.delta) for each in adversaries],
+        "claimed": [_estimate_in_sample(study, threshold)[-1] for threshold in thresholds],
     }
 
 
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
-    """Returns the exact `epsilon` after each step, and the one `claimed` by the Gaussian conversion.
+    """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion takes mu at one of the adversary's `thresholds` (T - 1,), that of the next step or at t = T
-    the last, and assumes a Gaussian trade-off curve with this mu.
+    The conversion assumes that the trade-off curve is Gaussian. It takes mu at the threshold of the next
+    step, or at the last threshold after step T.
+
+    Args:
+      process: The process.
+      thresholds: The adversary's thresholds (T - 1,), in units of C.
+      delta: The delta of each epsilon.
+
+    Returns:
+      epsilon: The exact epsilons (T,).
+      claimed: The claimed epsilons (T,).
     """
-    # theta_1 has the law of one Gaussian step, with the accountant's epsilon.
+    # theta_1 is the release of one Gaussian step, so its epsilon is the accountant's.
     exact = [upper_bound(process, delta)]
     claimed = exact.copy()
-    pairs = laws(process, thresholds)
+    pairs = iterate_densities(process, thresholds)
     next(pairs)
     for pair, threshold in zip(pairs, [*thresholds[1:], *thresholds[-1:]], strict=True):
         exact.append(densities.epsilon_at(pair, delta))
@@ -401,20 +431,26 @@ def simulate(
     batch_size: jax.Array,
     thresholds: jax.Array,
 ) -> jax.Array:
-    """Returns theta_1, ..., theta_T of simulated runs of a crafted landscape, (T, R), in units of C.
+    """Simulates R runs on a crafted landscape.
 
-    `presence` (R,) is 1 for runs with the canary. The first step has noise of deviation sigma, later ones
-    sigma / B. `thresholds` (T - 1,) are those of steps 2 to T. theta_(t + 1) of a run has the noise of the
-    key fold_in(fold_in(key, run), t).
+    Args:
+      key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
+      presence: (R,), 1 for runs with the canary and 0 for others.
+      noise_multiplier: The standard deviation sigma of the first step's noise.
+      batch_size: The batch size B; later steps have the standard deviation sigma / B.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
+
+    Returns:
+      theta_1, ..., theta_T of each run, (T, R), in units of C.
     """
 
     def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:
-        """Draws the standard normal noise of a step, counted from 0, of a run."""
+        """Draws the standard normal noise of one step of one run."""
         run_key = jax.random.fold_in(key, run)
         return jax.random.normal(jax.random.fold_in(run_key, step))
 
     def advance(theta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """Moves up by 1 above the threshold and down by 1 below, and adds noise of deviation sigma / B."""
+        """Moves theta (R,) up by 1 above the threshold and down by 1 below, and adds the noise of a step."""
         threshold, noise = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
         after = theta + move + noise_multiplier / batch_size * noise
@@ -429,9 +465,12 @@ def simulate(
 
 
 def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
-    """Returns the paper's in-sample estimate of epsilon after each step; thresholds share the draws."""
+    """Returns the paper's in-sample estimates (T,) of epsilon after each step, from simulated runs.
+
+    Every step uses the same threshold, in units of C. The random draws do not depend on it.
+    """
     sigma, size, steps = study.process
-    # `root` computes a checksum of its text, but the draws depend on this first checksum too.
+    # `root` hashes its text again. We keep both checksums, since they decide the draws of stored answers.
     name = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, f"{name}")
     present = np.arange(study.runs) % 2 == 1

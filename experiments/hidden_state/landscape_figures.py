@@ -1,6 +1,6 @@
 """Draws the crafted landscape: the exact epsilon next to the claim of the Gaussian conversion.
 
-Only the cheap curves of Example 1 and Figure 6b are computed here.
+Only the cheap curves of Example 1 and Figure 6b are computed here. All other values are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.laws import conversions, densities
-from audit.report.style import BOUND, IN, OUT, PURPLE, UPPER
+from audit.report.style import IN, OUT, PURPLE, UPPER
 from audit.report.table import Table
 from audit.written import show_level
 from experiments.hidden_state import landscape
@@ -35,10 +35,16 @@ _EXACT_PANELS = {
 
 
 def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple[str, Figure]]:
-    """Yields the figures of the audits and of Algorithm 6, each with its name."""
+    """Yields the name and the figure of each of the paper's figures, and of Algorithm 6.
+
+    Args:
+      audits: The studies of kind AUDIT, each with its answer.
+      searches: The studies of kind SEARCH, each with its answer.
+    """
     processes = [study.process for study, _ in audits]
     sigmas = sorted(set(map(attrgetter("noise_multiplier"), processes)))
     label = f"epsilon at delta {show_level(audits[0][0].delta)}"
+    # Figure 14 has all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
         panels = {}
         for study, answer in audits:
@@ -47,8 +53,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
         across = len(set(map(attrgetter("batch_size"), processes)))
         yield name, draw_panels("", panels, (2.1, 1.4), across, label, sharex=True, sharey="row")
     yield "figure_3b", _draw_heat_maps(audits)
-    # Figure 6b has a single sigma: 4 by default.
-    sigma = sigmas[max(len(sigmas) // 2 - 1, 0)]
+    sigma = sigmas[(len(sigmas) - 1) // 2]  # Figure 6b has a single sigma, by default 4
     panels = {}
     for process in processes:
         if process.noise_multiplier == sigma:
@@ -57,8 +62,6 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
     title = f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}"
     rates = "false-negative rate\nabove the upper bound's"
     yield "figure_6b", draw_panels(title, panels, (1.7, 1.7), len(panels), rates, 3, sharey=True)
-    title = "The crafted loss landscape"
-    yield "figure_10", draw_panels(title, {"": _draw_loss}, (5, 2.6), legend_columns=1)
     panels = {}
     for study, answer in searches:
         panels[_name(study.process)] = partial(_draw_search, study=study, answer=answer)
@@ -67,10 +70,10 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
 
 
 def make_table(audits: Sequence[Result]) -> Table[Record]:
-    """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
+    """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    eps_gaussian is the claim of a conversion that assumes a Gaussian trade-off curve, eps_upper the
-    accountant's.
+    `audits` are studies of kind AUDIT with their answers. eps_gaussian is the claim of a conversion that
+    assumes a Gaussian trade-off curve. eps_upper is the accountant's epsilon.
     """
     rows = []
     for study, answer in audits:
@@ -100,9 +103,10 @@ def _name(process: Process) -> str:
 
 
 def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, Any]) -> None:
-    """Draws the upper bound, and epsilons over `x` by the names of _EPSILONS.
+    """Draws epsilons over `x` as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `simulated` is the claim of the paper's procedure from simulated runs.
+    `epsilons` maps "x" and the names of lines to arrays of values. The lines are those of _EPSILONS, and
+    `simulated`: the claim of the paper's procedure from simulated runs.
     """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -110,9 +114,9 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, A
 
 
 def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws epsilon at each step: simulated, by the Gaussian conversion, exact, and the upper bound.
+    """Draws the epsilons of the threshold C / 2 after each step.
 
-    A constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    For comparison, a constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     sigma, size, num_steps = study.process
     steps = np.arange(1, num_steps + 1)
@@ -125,46 +129,45 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, study, answer["upper"], epsilons)
-    # Panels of a row share their axis.
+    # The panels of a row share this axis, so it only grows.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
 
 
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
-    """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
+    """Draws heat maps of the amplification rate, epsilon after step T divided by epsilon after step 1.
 
-    The first panels show the claims of the Gaussian conversion, the others exact rates. At a rate of 1,
-    hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
+    The first two panels show what a Gaussian conversion claims, the others exact rates. At a rate of 1,
+    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
     all_rates = []
-    for _, answer in audits:
+    for audited, answer in audits:
         upper = answer["upper"]
         exact = answer["exact"]
         first = answer["in_sample"][0] or np.nan
         rates = {
+            **audited.process._asdict(),
             simulated: answer["in_sample"][-1] / first,
             converted: exact["half"]["claimed"][-1] / upper,
         }
         for name, title in _EXACT_PANELS.items():
             rates[title] = exact[name]["epsilon"][-1] / upper
         all_rates.append(rates)
-    # Audits are in order of noise multiplier, then of batch size.
-    processes = [study.process for study, _ in audits]
-    sigmas = dict.fromkeys(map(attrgetter("noise_multiplier"), processes))
-    sizes = dict.fromkeys(map(attrgetter("batch_size"), processes))
-    rows = list(map("{:g}".format, sigmas))
-    columns = list(map(str, sizes))
 
-    def draw_rates(axis: Axes, values: Any) -> None:
-        draw_heat_map(axis, np.reshape(values, (len(rows), -1)), rows, columns, most=1.0)
+    def draw_rates(axis: Axes, title: str) -> None:
+        """Draws the rates of a panel, with rows for noise multipliers and columns for batch sizes."""
+        rates = pd.DataFrame(all_rates).pivot(
+            index="noise_multiplier", columns="batch_size", values=title
+        )
+        rows = list(map("{:g}".format, rates.index))
+        draw_heat_map(axis, rates.to_numpy(), rows, list(map(str, rates.columns)), brightest=1.0)
         axis.set_xlabel("batch size B")
 
-    panels = {}
-    for title, values in pd.DataFrame(all_rates).items():
-        panels[str(title)] = partial(draw_rates, values=values)
+    titles = (simulated, converted, *_EXACT_PANELS.values())
+    panels = {title: partial(draw_rates, title=title) for title in titles}
     rate = f"epsilon (T = {study.process.steps}) / epsilon (1)"
     title = f"Amplification rate, {rate} at delta {show_level(study.delta)}"
     return draw_panels(title, panels, (3.3, 3.3), ylabel="noise multiplier sigma")
@@ -173,39 +176,24 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
 def _draw_trade_off(axis: Axes, process: Process) -> None:
     """Draws a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
 
-    The Gaussian curve agrees with the exact curve only at the test with the threshold C / 2.
+    The Gaussian curve agrees with the exact curve only for the test with the threshold C / 2.
     """
-    pair = landscape.last_law(process, np.full(process.steps - 1, HALF))
+    pair = landscape.compute_last_densities(process, landscape.constant(process, HALF))
     mu = float(densities.mu_at(pair, HALF))
-    rates = densities.trade_off_curve(pair)
+    exact = densities.trade_off_curve(pair)
     grid = np.linspace(0, 1, 401)  # of false-positive rates
-    gaussian = conversions.gaussian_trade_off(mu, grid)
-
-    def plot(false_positive: Any, false_negative: Any, color: str, line: str, label: str) -> None:
-        """Plots a curve of false-negative rates, minus those of the upper bound."""
+    gaussian = (grid, conversions.gaussian_trade_off(mu, grid))
+    curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
+    for label, (false_positive, false_negative), color, line in curves:
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)
         axis.plot(false_positive, false_negative - upper, line, color=color, label=label)
-
-    plot(*rates, OUT, "-", "exact")
-    plot(grid, gaussian, IN, "--", "Gaussian, same mu")
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")
     axis.set_title(f"{axis.get_title()}, mu = {mu:.3f}", fontsize=9)
     axis.set(xlabel="false-positive rate", xlim=(0, 1))
 
 
-def _draw_loss(axis: Axes) -> None:
-    """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2."""
-    theta = np.linspace(-2, 3, 501)  # in units of C
-    axis.plot(theta, -np.abs(theta - HALF), color=BOUND)
-    axis.axvline(HALF, color=UPPER, ls=":", label="h = C / 2")
-    # The mean of theta_1 is 0 without the canary and C with it. Both have the same loss.
-    axis.plot(0, -HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
-    axis.plot(1, -HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
-    axis.set(xlabel=r"$\theta$ / C", ylabel="mean loss of a batch", ylim=(None, 0.3))
-
-
 def _draw_search(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws the claimed and the exact epsilon of a landscape's thresholds after two steps (Algorithm 6)."""
+    """Draws the claimed and the exact epsilon after two steps, over the threshold (Algorithm 6)."""
     epsilons = {
         "x": answer["thresholds"],
         "simulated": answer["claimed"],

@@ -1,16 +1,16 @@
-"""The hidden-state paper's experiments as data: every figure that trains models, at three scales.
+"""The cells of the hidden-state paper's figures that train models, at three scales.
 
-Six figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
-`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound, `bracket` and
-`bracket_rates` those of neural networks. `matrix` compares DP-SGD with correlated noise.
+Six figures are not in the paper. `proven` shows lower bounds from fresh directions on the paper's models.
+`bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
+`bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
 
-    smoke    seconds for each figure: a few runs of a few steps, as a test
+    smoke    seconds for each figure: a few runs of a few steps, to test the code
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
              with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the six others as at laptop
+    paper    5,000 runs for each cell of the paper's figures; the other six figures as at laptop
 
-The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). T
-is the number of insertions times k (Errata H8).
+The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
+number of steps T is the number of insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -29,25 +29,28 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import correlated
 from experiments.hidden_state.correlated import PERIODICITIES
-from experiments.hidden_state.measured import expansion_cell, norms_cell
+from experiments.hidden_state.measured import expansion_cell
 from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-Runs = Mapping[int, int]  # the number of runs by periodicity k, the steps for each insertion
+# The number of runs by periodicity k. A run inserts its canaries once in every k steps.
+Runs = Mapping[int, int]
 
 
 class Size(NamedTuple):
-    """How much of a model is trained at a scale. A periodicity without runs is not audited.
+    """How a model is trained, and how many runs audit it, at one scale.
+
+    A model is not audited at a periodicity k that is missing in the numbers of runs.
 
     Attributes:
-      runs: Runs with one canary each.
-      seeds: The number of seeds of each place.
-      insertions: Per run.
-      canaries: In each of `coordinate_runs`.
-      coordinate_runs: Runs with canaries along coordinates; `runs` if empty.
-      fresh_runs: Runs with fresh directions, up to the model's limit.
+      runs: Numbers of runs with one canary each.
+      seeds: The number of seeds for each setting.
+      insertions: The number of insertions in a run.
+      canaries: The number of canaries in each of `coordinate_runs`.
+      coordinate_runs: Numbers of runs whose canaries are coordinates. If empty, `runs` is used instead.
+      fresh_runs: Numbers of runs with fresh directions, as many directions as the model allows.
     """
 
     runs: Runs = {}
@@ -60,7 +63,10 @@ class Size(NamedTuple):
     fresh_runs: Runs = {}
 
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
-        """Returns an audit's numbers of runs, and the number of canaries in each run or AUTO."""
+        """Returns the numbers of runs for an adversary, and the number of canaries in each run.
+
+        The number of canaries is AUTO for fresh directions: the library chooses it by the model's size.
+        """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
         if self.coordinate_runs and adversary.biased:
@@ -72,7 +78,7 @@ Sizes = Mapping[str, Size]  # by model
 
 
 def _at_each(runs: int) -> Runs:
-    """Returns the same number of runs at each periodicity."""
+    """Returns the same number of runs for each of PERIODICITIES."""
     return dict.fromkeys(PERIODICITIES, runs)
 
 
@@ -122,10 +128,10 @@ _SMOKE = {
 }
 SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
-# The sizes of the networks in `bracket`.
+# Sizes of the networks in `bracket` and `bracket_rates`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
-# The minimum of 8 runs along coordinates takes too long at k = 25.
+# Audits along coordinates need at least 8 runs, which take too long at k = 25.
 _SLOW = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
 _BRACKETED = {
     "fcnn": _SMALL,
@@ -141,7 +147,7 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
-# The sizes of the networks in `matrix`.
+# Sizes of the networks in `matrix`.
 _CORRELATED = {
     "wide_fcnn": Size(
         batch_size=400, canaries=64, coordinate_runs=_at_each(60), fresh_runs=_at_each(12)
@@ -153,8 +159,6 @@ _FEW_CORRELATED = Size(
 )
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 
-NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # the most runs of a model in Figure 8
-
 
 class Series(NamedTuple):
     """A series of a figure: its label in the legend, and its adversary's fields."""
@@ -164,9 +168,15 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in a panel of a figure, which audit the same training at several places.
+    """Series in one panel of a figure that audit the same training at several values of one field.
 
-    `at` are the values of `field` on the horizontal axis. `panel` is the model's label by default.
+    Attributes:
+      model: The trained model.
+      series: The audited series.
+      at: The values of `field`, on the horizontal axis.
+      field: The name of the field of the setting that varies.
+      panel: The panel's title; "" for the model's label.
+      fields: Values of other fields of the setting, by name.
     """
 
     model: str
@@ -178,7 +188,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: its name, title, lines and x axis, if any."""
+    """A figure of audits: its name in flags, its title, the lines in its panels, and its x axis, if any."""
 
     name: str
     title: str
@@ -186,7 +196,7 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
+# The paper's adversaries insert a gradient. L uses an example with a wrong label, CotS a random direction,
 # GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
@@ -201,7 +211,7 @@ _NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
-    """Returns series on the FCNN, in a panel for each of the paper's learning rates."""
+    """Returns lines for the FCNN, with a panel for each of the two learning rates in the paper."""
     lines = []
     for rate in (0.1, 0.01):
         fields = {"learning_rate": rate}
@@ -210,7 +220,10 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 
 
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
-    """Returns audits of logistic regression, in a panel for each weight decay."""
+    """Returns lines for logistic regression, with a panel for each weight decay.
+
+    `at` are the values of `field` on the horizontal axis. `fields` has other fields of the setting.
+    """
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
         panel = f"weight decay {decay:g}"
@@ -220,7 +233,11 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 
 
 def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
-    """Returns audits with correlated noise, in a panel for each model."""
+    """Returns lines for audits with correlated noise, with a panel for each model.
+
+    Each periodicity k has its own noise multiplier, for which all models of a run together have the same
+    accounted epsilon. So each k is a separate element of the list.
+    """
     lines = []
     for model, strategy in itertools.product(models, correlated.STRATEGIES):
         label = correlated.STRATEGIES[strategy]
@@ -236,12 +253,12 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
-    """Returns series on both image models."""
+    """Returns lines for both image models, at these periodicities."""
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
 
 
 def _name_gc_r(label: str) -> list[Series]:
-    """Returns GC-R with another label."""
+    """Returns one series, GC-R, with this label."""
     return [Series(label, GcR())]
 
 
@@ -317,20 +334,20 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     networks = _BRACKETED
     with_matrices = _CORRELATED
     correlated_steps = correlated.STEPS
-    insertions = [25, 50, 100, 250, 500, 1000]
+    steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
         correlated_steps = 10
-        insertions = [1, 2]
+        steps = [5, 10]
         rates = [0.1, 1.0]
-    steps = [5 * count for count in insertions]
-    both = [FRESH, COORDINATE]
+    bracketed_series = [FRESH, COORDINATE]
     over_rates = []
     for k in (5, 25):
         panel = f"tanh FCNN, k = {k}"
-        over_rates.append(Lines("tanh_fcnn", both, rates, "learning_rate", panel, {"k": k}))
+        lines = Lines("tanh_fcnn", bracketed_series, rates, "learning_rate", panel, {"k": k})
+        over_rates.append(lines)
     figures = [
         *FIGURES,
         Figure(
@@ -342,7 +359,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, both, PERIODICITIES[:-1]) for model in networks],
+            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
@@ -359,36 +376,28 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         ),
     ]
     # `proven` has a single seed, since its lines follow one audit over its runs.
-    single = {model: size._replace(seeds=1) for model, size in sizes.items()}
-    own_sizes = {
-        "proven": single,
+    sizes_by_figure = {
+        "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
         "bracket_rates": networks,
         correlated.NAME: with_matrices,
     }
-    found = {}
+    all_sweeps = {}
     for name, title, all_lines, axis in figures:
-        sizes_here = own_sizes.get(name, sizes)
+        figure_sizes = sizes_by_figure.get(name, sizes)
         cells: list[Cell] = []
         for lines in all_lines:
-            cells += _list_cells(lines, sizes_here[lines.model])
-        found[name] = Sweep(name, title, cells, axis)
-    found["figure_8"] = _make_norms_sweep(sizes, NORM_RUNS[scale])
-    return found
-
-
-def _make_norms_sweep(sizes: Sizes, most_runs: int) -> Sweep:
-    """Returns the sweep of Figure 8: a cell for each model, with the norms of L's canaries at k = 1."""
-    cells = []
-    for model in ("fcnn", *_IMAGE_MODELS):
-        audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
-        assert audited is not None
-        cells.append(norms_cell(audited.setting, min(most_runs, audited.runs)))
-    return Sweep("figure_8", "L's canary before clipping", cells)
+            cells += _list_cells(lines, figure_sizes[lines.model])
+        all_sweeps[name] = Sweep(name, title, cells, axis)
+    return all_sweeps
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the audits for which the size has runs, and the measurements that bounds need."""
+    """Yields the cells of one panel's lines.
+
+    These are audits at the periodicities with runs in `size`. Networks without a proven Lipschitz constant
+    also get cells that measure how much their steps expand, since the bound on the last model needs it.
+    """
     is_measured = task(lines.model).curved is None
     panel = lines.panel or task(lines.model).label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
@@ -412,45 +421,41 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             yield expansion_cell(setting)
 
 
-# The paper's claims about its figures, by section: figure, series, claim.
-_FIRST_GC_S = GC_S[0].label
-_WORDS = {
-    "5.2": [
-        ("figure_1a", "GC-R", "tight"),
-        ("figure_1a", "L", "not tight"),
-        ("figure_1b", "GC-R", "tight"),
-        ("figure_1b", "L", "not tight"),
-        ("figure_1c", "L", "below GC-R"),
-        ("figure_1c", "GC-R", "not tight"),
-        ("figure_1c", _FIRST_GC_S, "nearly tight"),
-    ],
-    "5.3": [
-        ("figure_2a", "GC-R", "not tight"),
-        ("figure_2a", "L", "far below GC-R"),
-        ("figure_2b", "GC-R", "below k = 5"),
-        ("figure_2b", "L", "far below GC-R"),
-    ],
-    "Appendix C": [
-        ("figure_4", _FIRST_GC_S, "best of the 4"),
-        ("figure_5", _FIRST_GC_S, "as GC-R"),
-    ],
-    "Appendix E": [("figure_6a", "GC-R", "Gaussian curve")],
-    "Appendix G": [
-        ("figure_7", "GC-R", "above CotS"),
-        ("figure_7", "CotS", "above L"),
-        ("figure_11", "k = 1", "tight"),
-        ("figure_11", "k = 5", "not tight"),
-        ("figure_11", "k = 25", "not tight"),
-        ("figure_12", "unknown", "as known"),
-        ("figure_13", "MobileNetV2's head", "tight (AlexNet)"),
-    ],
-}
-CLAIMS: PaperClaims = {
-    ("figure_5", "GC-R", 1): ("tight", "5.2"),
-    ("figure_5", "GC-R", 5): ("not tight", "5.3"),
-    **{
-        (figure, series, None): (claim, section)
-        for section, rows in _WORDS.items()
-        for figure, series, claim in rows
-    },
-}
+# The paper's claims about its figures: figure; series; x, or nothing for every x; claim; section.
+_CLAIMS = """\
+figure_1a; GC-R; ; tight; 5.2
+figure_1a; L; ; not tight; 5.2
+figure_1b; GC-R; ; tight; 5.2
+figure_1b; L; ; not tight; 5.2
+figure_1c; L; ; below GC-R; 5.2
+figure_1c; GC-R; ; not tight; 5.2
+figure_1c; GC-S, noiseless per step; ; nearly tight; 5.2
+figure_2a; GC-R; ; not tight; 5.3
+figure_2a; L; ; far below GC-R; 5.3
+figure_2b; GC-R; ; below k = 5; 5.3
+figure_2b; L; ; far below GC-R; 5.3
+figure_4; GC-S, noiseless per step; ; best of the 4; Appendix C
+figure_5; GC-R; 1; tight; 5.2
+figure_5; GC-R; 5; not tight; 5.3
+figure_5; GC-S, noiseless per step; ; as GC-R; Appendix C
+figure_6a; GC-R; ; Gaussian curve; Appendix E
+figure_7; GC-R; ; above CotS; Appendix G
+figure_7; CotS; ; above L; Appendix G
+figure_11; k = 1; ; tight; Appendix G
+figure_11; k = 5; ; not tight; Appendix G
+figure_11; k = 25; ; not tight; Appendix G
+figure_12; unknown; ; as known; Appendix G
+figure_13; MobileNetV2's head; ; tight (AlexNet); Appendix G
+"""
+
+
+def _read_claims() -> PaperClaims:
+    """Returns the claims of the text table _CLAIMS."""
+    claims = {}
+    for line in _CLAIMS.splitlines():
+        figure, series, x, claim, section = line.split("; ")
+        claims[figure, series, float(x) if x else None] = (claim, section)
+    return claims
+
+
+CLAIMS = _read_claims()

@@ -1,6 +1,6 @@
-"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from stored scores.
+"""Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-Figures and tables show the same records. A bound from fewer runs uses a random part of the stored runs.
+A figure and its table show the same records. A bound from fewer runs uses a random part of the stored runs.
 """
 
 import math
@@ -28,15 +28,15 @@ from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
 from experiments.lidp.mechanism_audit import LIFTED, MechanismAudit
-from experiments.sweeps.panels import draw_panels, plot_lines
+from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-MIN_RUNS = 40  # on a curve, if twice as many are stored
+MIN_RUNS = 40  # the fewest runs on a curve, if twice as many are stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # a bound is averaged over this many random parts of the runs
-_X_AXES = {  # by panel: the field of an audit, and the axis' label
+_NUM_PARTS = 8  # random parts of the runs; a bound from fewer runs is their mean
+_X_AXES = {  # by panel: the field of an audit on the horizontal axis, and the axis' label
     "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
     "over K": ("canaries", "canaries K"),
     "over d": ("dimension", "dimension d"),
@@ -82,11 +82,16 @@ mean: harmonic mean over entries with positive bounds on both sides"""
 
 
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
-    """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
+    """Compares the bounds with one canary in a run and with several, for an entry of Table 1.
 
-    `by_canaries` has the scores of equally many runs by the number of canaries: 1, bounded by order 1, and at
-    least 4, bounded by orders 2 and 4. An epsilon is the largest mean over numbers of runs, and a gain is
-    from `compute_gain`.
+    Args:
+      by_canaries: The scores of equally many runs, by the number of canaries in a run: 1, and at least 4.
+      levels: The delta and confidence of the bounds.
+
+    Returns:
+      A record with the largest epsilon over numbers of runs, `epsilon_1` of one canary by order 1, and
+      `epsilon_2` and `epsilon_4` of several by these orders, and the ratios of runs `gain_2` and `gain_4`
+      (`compute_gain`).
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -100,40 +105,46 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, for the two panels of Figure 5.
+    """Returns an attack's lower bounds on epsilon, over the number of runs n and over that of canaries K.
 
-    `by_canaries` has the scores of equally many runs by the number of canaries. "over K" has bounds from all
-    runs. "over n" has bounds from parts of the runs: with a single canary, and with the K above 1 nearest to
-    the root of the number of all runs, as in Figure 3.
+    Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
+    the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
+    runs.
+
+    Args:
+      by_canaries: The scores of equally many runs, by the number of canaries in a run.
+      levels: The delta and confidence of the bounds.
+
+    Returns:
+      Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and a bound for each
+      of _METHODS that allows this number of canaries. Over n, `single` is order 1's bound with one canary.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
-    def bound(canaries: int, runs: Sequence[int]) -> pd.DataFrame:
-        """Returns bounds by number of runs, and by each method that allows this number of canaries."""
-        curves = {}
+    def bound(over: str, canaries: int, runs: Sequence[int], x: Sequence[int]) -> pd.DataFrame:
+        """Returns the bounds from parts of the runs, one row for each number of `runs`."""
+        bounds = pd.DataFrame({"over": over, "canaries": canaries, "x": x})
         for method in _METHODS:
             if canaries >= _find_method(method).canaries:
-                curves[method] = compute_curve(method, by_canaries[canaries], runs, levels)
-        return pd.DataFrame(curves).assign(canaries=canaries)
+                bounds[method] = compute_curve(method, by_canaries[canaries], runs, levels)
+        return bounds
 
-    records: list[Record] = []
-    for canaries in sorted(by_canaries):
-        over_canaries = bound(canaries, [all_runs]).assign(panel="over K", x=canaries)
-        records += over_canaries.to_dict("records")
     several = sorted(by_canaries.keys() - {1}) or [1]
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     runs = choose_numbers_of_runs(all_runs)
-    over_runs = bound(nearest, runs).assign(panel="over n", x=runs)
+    over_runs = bound("n", nearest, runs, runs)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    records += over_runs.to_dict("records")
+    records: list[Record] = over_runs.to_dict("records")
+    for canaries in sorted(by_canaries):
+        records += bound("K", canaries, [all_runs], [canaries]).to_dict("records")
     return records
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs of a curve, from MIN_RUNS to half of all runs.
+    """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all runs.
 
-    Larger random parts share more runs, and their mean epsilon is less precise.
+    Larger random parts have more runs in common, so their mean epsilon is less precise.
     """
     most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -141,32 +152,37 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean epsilon of a key of _METHODS over random parts of all runs, at each number of runs."""
+    """Returns the mean epsilon from random parts of the runs, for each number of runs in a part.
+
+    `method` is a key of _METHODS. A part with all runs is used once.
+    """
     rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
     bound = _find_method(method).bound
     curve = []
     for count in runs:
         num_parts = 1 if count == len(scores.scores) else _NUM_PARTS
-        epsilons = []
-        for _ in range(num_parts):
-            part = _draw_part(scores, count, rng)
-            epsilons.append(bound(part, *levels).epsilon)
+        parts = [_draw_part(scores, count, rng) for _ in range(num_parts)]
+        epsilons = [bound(part, *levels).epsilon for part in parts]
         curve.append(float(np.mean(epsilons)))
     return curve
 
 
 def _find_method(name: str) -> lifted.CanaryMethod:
-    """Returns the method of a key of _METHODS."""
+    """Returns the library's method for a key of _METHODS."""
     return lifted.METHODS[name.replace("wilson", "lidp_wilson")]
 
 
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns the ratio of runs that one canary and several canaries need for the largest epsilon of both.
+    """Returns how many times fewer runs several canaries need than one canary, for the same epsilon.
 
-    `single` and `several` are epsilons at each number of `runs`. The ratio is above 1 if several canaries
-    need fewer runs, and None if a curve is 0 everywhere.
+    This epsilon is the largest that both reach. Returns None if one of them is 0 for every number of runs.
+
+    Args:
+      runs: The numbers of runs.
+      single: The epsilon with one canary, for each number of runs.
+      several: The epsilon with several canaries, for each number of runs.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -175,7 +191,7 @@ def compute_gain(
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws an even number of runs without replacement; half of the runs with one canary insert it."""
+    """Draws `count` runs without replacement, an even number. Half of the runs with one canary insert it."""
     if scores.scores.shape[1] > 1:
         # Sorting keeps all runs in order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
@@ -186,9 +202,9 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs at which a curve's largest epsilon so far reaches a level.
+    """Returns the fewest runs at which the largest epsilon so far reaches a level.
 
-    Between points, epsilon is linear in the logarithm of the number of runs.
+    Between the numbers of runs, epsilon is linear in their logarithm.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
@@ -197,7 +213,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, and makes its table."""
+    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -219,11 +235,13 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
-    """Returns an audit of the Gaussian mechanism as a record.
+    """Returns an audit of the Gaussian mechanism as a record, from its stored answer.
 
-    A method's field is its mean epsilon over seeds, with the standard deviation (`_deviation`) and the
-    standard error of the mean (`_error`). `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of
-    order 1. `window` is the limit of the paper's thresholds (Errata L2).
+    The record has the fields of the audit and these fields for each method: the mean epsilon over seeds
+    (named as the method), its standard deviation (`_deviation`), the standard error of the mean (`_error`),
+    and a text with mean and deviation (`_shown`). `gain_2` and `gain_4` are the means of orders 2 and 4 minus
+    that of order 1. `exact` is the mechanism's epsilon, `window` the largest epsilon that the paper's
+    thresholds allow (Errata L2).
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -241,14 +259,15 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     }
     record["x"] = record[_X_AXES[panel][0]]
     for method, epsilons in by_method.items():
+        mean = np.mean(epsilons)
         deviation = np.std(epsilons)
-        record[method] = np.mean(epsilons)
+        record[method] = mean
         record[f"{method}_deviation"] = deviation
         record[f"{method}_error"] = deviation / np.sqrt(len(epsilons))
-        record[f"{method}_shown"] = f"{record[method]:.3f} ({deviation:.3f})"
-        order = method.removeprefix("wilson_")
-        if order in ("2", "4"):
-            record[f"gain_{order}"] = record[method] - record["wilson_1"]
+        record[f"{method}_shown"] = f"{mean:.3f} ({deviation:.3f})"
+    for order in (2, 4):
+        if f"wilson_{order}" in record:
+            record[f"gain_{order}"] = record[f"wilson_{order}"] - record["wilson_1"]
     return record
 
 
@@ -265,7 +284,7 @@ def _read_scores(
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1 with both of their audits, and the number of missing audits."""
+    """Returns the records of Table 1 for which both audits are stored, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
@@ -276,7 +295,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the bounds of Figure 5's attacks, and the number of missing audits."""
+    """Returns the records of Figure 5 for each attack, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
@@ -285,37 +304,38 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     records = []
     for (attack, _), by_canaries in groups.items():
         for record in compare_canaries(by_canaries, evidence.levels):
-            records.append({"heading": heading, "attack": attack, **record})
+            panel = f"{attack} over {record['over']}"
+            records.append({"heading": heading, "attack": attack, "panel": panel, **record})
     return records, missing
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Draws Figure 3: panels of epsilon over runs n, canaries K and dimension d.
+    """Draws Figure 3: lower bounds on epsilon over runs n, canaries K and dimension d.
 
-    Each panel has the exact epsilon and the limit of the paper's thresholds with a single canary.
+    Each panel also has the exact epsilon, and the largest epsilon that the paper's thresholds allow with one
+    canary.
     """
 
-    def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
-        single = select(of_panel, panel="over n", canaries=1)
-        several = [record for record in of_panel if record not in single]
+    def draw_panel(axis: Axes, records: Records) -> None:
+        """Draws the bounds of one panel. In the panel over n, bounds with one canary are separate lines."""
+        single = select(records, panel="over n", canaries=1)
+        several = [record for record in records if record not in single]
         plot_lines(axis, several, _METHODS)
         plot_lines(axis, single, _SINGLE)
-        plot_lines(axis, several or single, _LIMITS, xlabel=_X_AXES[panel][1], xscale="log")
+        xlabel = _X_AXES[records[0]["panel"]][1]
+        plot_lines(axis, several or single, _LIMITS, xlabel=xlabel, xscale="log")
+        axis.set_title(records[0]["heading"].replace(", ", "\n", 1), fontsize=10)
 
-    panels = {}
-    for record in records:
-        panel = record["panel"]
-        of_panel = select(records, panel=panel)
-        heading = record["heading"].replace(", ", "\n", 1)
-        panels[heading] = partial(draw_panel, panel=panel, of_panel=of_panel)
-    return draw_panels(title, panels, (3.7, 2.9), ylabel=_BOUND_LABEL, legend_columns=4)
+    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 4}
+    return draw_panels_of(records, title, draw_panel, (3.7, 2.9), **look)
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Draws Figure 4: gains over canaries K, and the dependence of detections over K and over dimension d.
+    """Draws Figure 4: changes of epsilon over canaries K, and the dependence of canaries' detections.
 
-    The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). A line of slope -1
-    shows the paper's decay (Errata L6).
+    The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
+    changes from order 1 to orders 2 and 4. The dependence is shown over K and over the dimension d, next to a
+    line with slope -1, which is the decay that the paper reports (Errata L6).
     """
     several = [record for record in records if "second" in record]
     singles = select(records, panel="over K", canaries=1)
@@ -323,54 +343,37 @@ def draw_correlations(title: str, records: Records) -> Figure:
     gains = []
     for record in select(several, panel="over K"):
         gains.append({**record, "bias": record["wilson_1"] - single})
-    xlabel = _X_AXES["over K"][1]
-    draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
-    panels = {"change of epsilon": draw_gains}
+    look = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
+    panels = {"change of epsilon": partial(plot_lines, records=gains, looks=_GAINS, **look)}
     for panel in ("over K", "over d"):
         gaps = pd.DataFrame(select(several, panel=panel))
-        if len(gaps):  # an empty logarithmic axis does not have a range
+        if len(gaps):  # an empty logarithmic axis has no range
             gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
-            panels[f"dependence of detections {panel}"] = partial(
-                plot_lines,
-                records=gaps,
-                looks=_GAPS,
-                xlabel=_X_AXES[panel][1],
-                xscale="log",
-                yscale="log",
-            )
+            look = {"xlabel": _X_AXES[panel][1], "xscale": "log", "yscale": "log"}
+            draw_gaps = partial(plot_lines, records=gaps, looks=_GAPS, **look)
+            panels[f"dependence of detections {panel}"] = draw_gaps
     return draw_panels(title, panels, (3.7, 2.9), legend_columns=3)
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
     """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K."""
-    looks = {"single": _K_1, **_METHODS}
-    panels = {}
-    for attack in dict.fromkeys(map(itemgetter("attack"), records)):
-        of_attack = select(records, attack=attack)
-        most = of_attack[-1]["canaries"]
-        # Labels of all numbers of runs would overlap.
-        for panel, name, gap in (("over n", f"runs, K = {most}", 2), ("over K", "canaries K", 1)):
-            shown = select(of_attack, panel=panel)
-            ticks = list(map(itemgetter("x"), shown))[::gap]
-            panels[f"{attack} {panel}"] = partial(
-                plot_lines,
-                records=shown,
-                looks=looks,
-                xscale="log",
-                xticks=ticks,
-                xticklabels=ticks,
-                xlabel=name,
-                ylim=(0, None),
-            )
-    return draw_panels(
-        records[0]["heading"],
-        panels,
-        (4, 2.4),
-        across=2,
-        ylabel=_BOUND_LABEL,
-        legend_columns=5,
-        sharey="row",
-    )
+
+    def draw_panel(axis: Axes, records: Records) -> None:
+        """Draws the bounds of one attack over n or over K."""
+        ticks = list(map(itemgetter("x"), records))
+        xlabel = "canaries K"
+        if records[0]["over"] == "n":
+            ticks = ticks[::2]  # the labels of all ticks would overlap
+            xlabel = f"runs, K = {records[0]['canaries']}"
+        axis.set(xlabel=xlabel, xscale="log")
+        looks = {"single": _K_1, **_METHODS}
+        plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks)
+
+    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
+    figure = draw_panels_of(records, records[0]["heading"], draw_panel, (4, 2.4), 2, **look)
+    for axis in figure.axes:  # only now, since this fixes the upper end that a row's panels share
+        axis.set_ylim(bottom=0)
+    return figure
 
 
 _AUDIT = [
@@ -383,7 +386,7 @@ _AUDIT = [
 
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
-    """Makes the table of Figure 3: each method's mean and standard deviation of epsilon over seeds."""
+    """Returns the table of Figure 3: the mean and standard deviation over seeds of each method's epsilon."""
     columns = list(_AUDIT)
     for method, (head, *_) in _METHODS.items():
         columns.append(text_field(f"{method}_shown", head, 15))
@@ -392,7 +395,7 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Makes the table of Figure 4: gains in epsilon at orders 2 and 4, and correlations of detections."""
+    """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments."""
     columns = [
         *_AUDIT,
         field("gain_2", "gain, order 2", ".3f", 15),
@@ -404,7 +407,7 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
-    """Makes Table 1 from the records of `compare_with_single`, with harmonic means as in the paper."""
+    """Returns Table 1 from records of `compare_with_single`, with the harmonic means of gains below."""
     columns = [field("entry", "epsilon of", "{:.44}".format, 44, left=True)]
     for order, head in ((1, "K = 1"), (2, "2"), (4, "4")):
         columns.append(field(f"epsilon_{order}", head, _show_bound, 7, none="-"))
@@ -420,16 +423,17 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 
 
 def make_bounds_table(title: str, records: Records) -> OwnTable:
-    """Makes the table of Figure 5: epsilon by attack, number of canaries and method."""
+    """Returns the table of Figure 5: epsilon for each attack, number of canaries and method."""
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (head, *_) in _METHODS.items():
         columns.append(field(method, head, _show_bound, 8, none="-"))
-    return _make_table(title, columns, select(records, panel="over K"), [_RULE])
+    return _make_table(title, columns, select(records, over="K"), [_RULE])
 
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# By sweep: read records, draw them, and make their table. Table 1 has no figure.
+# For each sweep, functions that read its records and count missing cells, draw the records, and make
+# their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

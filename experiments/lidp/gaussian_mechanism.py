@@ -1,11 +1,13 @@
-"""The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension.
+"""Audits the LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly in any dimension.
 
-The mechanism releases the sum of its canaries, uniform on the unit sphere of R^d, plus sigma * N(0, I_d). A
-score is the inner product of a canary with the release. n runs of K canaries cost O(n K^2) for any d.
+The mechanism releases the sum of its canaries, which are uniform on the unit sphere of R^d, plus
+sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
+canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections.
-Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2). Epsilon uses
-only the first direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4. The order is the highest moment of a run's
+detected canaries that they use. Separate runs choose the thresholds of detection, in a window of scores that
+limits epsilon (Errata L2). These bounds use only the first direction of the inequality (Errata L3), and may
+be below 0.
 """
 
 from functools import partial
@@ -25,20 +27,22 @@ from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
-_MAX_BLOCK_ENTRIES = 4_000_000  # the most entries of all K x K matrices of a block of runs
+_MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices of a block of runs
 _NUM_THRESHOLDS = 500
-_QUANTILE = 0.1  # the share of scores outside each end of the window of thresholds
+_QUANTILE = 0.1  # the fraction of scores outside each end of the window of thresholds
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
+    """Audits the mechanism with Wilson's intervals and with `lifted`, for each seed.
 
-    Separate runs choose a threshold for each order. `progress` is called with the number of runs when a seed
-    is done.
+    Args:
+      audit: The audit.
+      processes: The number of processes; each audits one seed at a time.
+      progress: Called with the number of runs when a seed is done.
 
     Returns:
-      epsilons: A lower bound on epsilon for each seed, by method.
-      second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
+      epsilons: For each method, the lower bounds on epsilon of all seeds.
+      second, fourth: The means over seeds of `moment_gaps`, if defined.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -54,25 +58,28 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns epsilon by method from the runs of a seed, and the gaps of moments at order 2's threshold."""
+    """Returns the lower bound on epsilon by each method for one seed, and the gaps between moments.
+
+    `thresholds` has the threshold of each order of Wilson's intervals. The gaps use that of order 2.
+    """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
     epsilons = {}
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # A single canary has neither order 2 nor gaps.
+    # With a single canary there is no order 2, and no gap that needs its threshold.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
-    """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
+    """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of inserted canaries, and those of fresh canaries in n other runs that insert K
-    - 1 others, so the two worlds are neighbours.
+    Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries
+    in n other runs. The others insert K - 1 canaries, so both are neighbours.
     """
     rng = np.random.default_rng(seed)
-    # Blocks of runs limit the memory of their K x K matrices.
+    # Each run needs a K x K matrix, so blocks of runs bound the memory.
     block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
     for start in range(0, audit.runs, block):
@@ -82,10 +89,10 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
-    """Returns the threshold with the largest epsilon on these runs, for each order up to K.
+    """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
 
-    As in the paper's code, thresholds are between the lower 10% quantile and the higher 90% quantile of both
-    worlds (Errata L2).
+    As in the paper's code, thresholds are between the smaller 10% quantile and the larger 90% quantile of
+    inserted and of fresh canaries' scores (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -100,12 +107,12 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 
 
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
-    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 if p_1 <= delta.
+    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
-    p_1 is Wilson's lower limit, of order 1, 2 or 4, of the rate at which scores of inserted canaries reach
-    the threshold. p_0 is the upper limit for fresh canaries.
+    p_1 is Wilson's lower bound of this order, 1, 2 or 4, on the probability that an inserted canary's score
+    reaches the threshold. p_0 is the upper bound for a fresh canary.
     """
-    error = (1 - levels.confidence) / 2  # of each limit
+    error = (1 - levels.confidence) / 2  # of each of the two bounds
     limits = []
     for scores in (design.inserted, design.fresh):
         detected = (scores >= threshold).sum(1)
@@ -120,14 +127,15 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 
 
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
-    """Returns two gaps between moments, which are 0 if detections of canaries are independent.
+    """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that the scores (n, K) of j distinct inserted canaries of a run all reach the
+    mu_j is the probability that j distinct canaries of a run are all detected: their scores reach the
     threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+    `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
-      second: |mu_2 - mu_1^2|, for at least 2 canaries.
-      fourth: |mu_4 - mu_2^2|, for at least 4 canaries.
+      second: |mu_2 - mu_1^2|, if K is at least 2.
+      fourth: |mu_4 - mu_2^2|, if K is at least 4.
     """
     canaries = inserted.shape[1]
     detected = (inserted >= threshold).sum(1)
@@ -141,10 +149,10 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the limit of the paper's epsilon with a single canary, for many runs.
+    """Returns the largest epsilon that any number of runs can show with thresholds in the paper's window.
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The best threshold is the highest,
-    the 90% quantile of the scores with the canary (Errata L2).
+    Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
+    best threshold in the window is the largest, the 90% quantile of the scores with the canary (Errata L2).
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -152,35 +160,35 @@ def window_limit(sigma: float, delta: float) -> float:
 
 
 def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
-    """Draws scores (n, K) of K canaries in the n runs that insert them.
+    """Draws the scores (n, K) of the canaries in n runs that insert them.
 
-    K coordinates are enough, in the Gram-Schmidt basis of the canaries' span. There the canaries are the
-    normalized rows of a lower-triangular K x K matrix with standard normal entries below the diagonal. The
-    diagonal is chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
+    K coordinates per run are enough: those in the Gram-Schmidt basis of its canaries. There the canaries are
+    the normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
+    Entries on it are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
-    # (n, K): each run's release within the span.
+    # (n, K): the release of each run, projected onto the span of its canaries.
     released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
-    # (n, K, K) times (n, K, 1): the inner product of each canary with its run's release.
+    # (n, K, K) times (n, K, 1): inner products of each canary with the release of its run.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 
 
 def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
-    """Draws scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
+    """Draws the scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A fresh canary has a uniform direction, independent of the release. So its score is the release's length
-    times a uniform direction's cosine. The length is drawn in three steps:
+    A fresh canary has a uniform direction, independent of the release. So its score is the length of the
+    release times the cosine of a uniform direction. The length is drawn in three steps:
 
-    1. Add K - 1 unit vectors. One at an angle with cosine c turns the sum's length r into sqrt(r^2 + 1 + 2 r
-    c).
+    1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
+       sqrt(r^2 + 1 + 2 r c).
     2. Add the noise along the sum, sigma times a normal draw.
-    3. Add the noise across the sum. Its squared length is sigma^2 times a chi-squared draw with d - 1 degrees
-    of freedom.
+    3. Add the noise orthogonal to the sum. Its squared length is sigma^2 times a chi-squared draw with d - 1
+       degrees of freedom.
     """
     runs, canaries, dimension, *_ = audit
     # Step 1.
@@ -196,7 +204,7 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws an array of cosines of the angles between a fixed and a uniform direction in R^dimension."""
+    """Draws cosines of angles between a fixed direction and uniform directions in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return along / np.sqrt(along**2 + across_squared)

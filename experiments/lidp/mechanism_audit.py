@@ -1,18 +1,25 @@
-"""An audit of the Gaussian mechanism as data."""
+"""The settings of an audit of the Gaussian mechanism. Importing this module does not load SciPy."""
 
 import math
 from typing import Any, NamedTuple
 
-# sigma^2 for each of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4).
+# sigma^2 for the paper's epsilons, which are the accountant's by RDP at delta = 1e-5 (Errata L4).
 SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
-LIFTED = "lifted"  # chooses its threshold on a part of its runs
+LIFTED = "lifted"  # a method that chooses its threshold on some of its runs
 TUNING_SEED = 1000  # the runs of this seed choose the thresholds of Wilson's intervals
 
 
 class MechanismAudit(NamedTuple):
-    """An audit of the Gaussian mechanism with n runs in each world and K canaries each, with several seeds.
+    """An audit of the Gaussian mechanism, repeated with several seeds.
 
-    `epsilon` is a key of SIGMA_SQUARED, which has the noise.
+    Attributes:
+      runs: The number of runs that insert all canaries, and that of runs for fresh canaries.
+      canaries: The number of canaries K in a run.
+      dimension: The dimension d of the release.
+      epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
+      seeds: The number of seeds, from 0.
+      delta: The delta of the bounds.
+      confidence: The confidence of the bounds.
     """
 
     runs: int
@@ -24,7 +31,7 @@ class MechanismAudit(NamedTuple):
     confidence: float
 
     def setting(self) -> dict[str, Any]:
-        """Returns the setting that names the answer in the store."""
+        """Returns the values that identify the audit's answer in the store."""
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
     @property

@@ -1,13 +1,13 @@
-"""The LiDP paper's experiments as data, at three scales.
+"""The cells of the LiDP paper's figures and its Table 1, at three scales.
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
-    smoke    seconds: a few runs of a few steps, as a test
+    smoke    seconds: a few runs of a few steps, to test the code
     laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
     paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
              100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Models deviate from the paper by Errata L7 and L9.
+Errata L7 and L9 say how the trained models differ from the paper's.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
-EPSILONS = (1, 2, 4, 8, 16, 32)  # for trained models, by Renyi DP at delta = 1e-5
+EPSILONS = (1, 2, 4, 8, 16, 32)  # of trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
-_WORTH_PROCESSES = 8.0  # audits of more seconds use several processes
+_WORTH_PROCESSES = 8.0  # audits that take more seconds use several processes
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 
 
@@ -41,10 +41,13 @@ class Training(NamedTuple):
     """How a model is trained, as in the paper's table.
 
     Attributes:
-      sampling_rate: The probability that a canary joins a step.
+      model: The model's name.
+      steps: The number of steps.
+      sampling_rate: The probability that an inserted canary joins a step.
+      learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary with several poisoned canaries, along the data's last principal directions.
+      poisoned: The adversary for several poisoned canaries, which are the data's last principal directions.
     """
 
     model: str
@@ -57,20 +60,20 @@ class Training(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """The audits at a scale; n is the number of runs in each world and K the number of canaries of a run.
+    """The sizes of all audits at one scale: numbers of runs n, of canaries K in a run, and dimensions d.
 
     Attributes:
-      lifted_runs: n with sqrt(n) canaries, in the panel over n.
-      single_runs: n with a single canary, in the panel over n.
-      over_canaries: K in the panel over K.
-      dimensions: d in the panel over d.
-      mechanism_runs: n in the panels over K and over d.
-      seeds: The number of seeds of each audit of the Gaussian mechanism.
-      trainings: The models and their training. Table 1 has all, Figure 5 only the first.
+      lifted_runs: The values of n with sqrt(n) canaries, in the panel over n.
+      single_runs: The values of n with a single canary, in the panel over n.
+      over_canaries: The values of K in the panel over K.
+      dimensions: The values of d in the panel over d.
+      mechanism_runs: The number of runs n in the panels over K and over d.
+      seeds: The number of seeds for each audit of the Gaussian mechanism.
+      trainings: The trained models. Table 1 has all of them, Figure 5 only the first.
       epsilons: The epsilons of Table 1.
-      runs: The number of runs of each audit of a model.
-      canaries: K of Table 1, next to audits with a single canary.
-      series: K of Figure 5.
+      runs: The number of runs for each audit of a trained model.
+      canaries: The K that Table 1 compares with a single canary.
+      series: The values of K in Figure 5.
       epsilon: The epsilon of Figure 5.
     """
 
@@ -179,15 +182,16 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_mechanisms(size: Extent) -> list[Cell]:
-    """Returns the audits of the Gaussian mechanism in panels over runs n, canaries K and dimension d.
+    """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
-    The panel over n has K = 1 and K = sqrt(n), rounded down, at the paper's epsilon 1. The others are at
-    epsilon 4. K is sqrt(n) in the panel over d; the others have d = 10,000.
+    The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The other panels have
+    epsilon 4. In the panel over d, K is sqrt(n). The other panels have d = 10,000.
     """
     runs = size.mechanism_runs
     cells = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
+        """Adds the cell of one audit."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
         cells.append(_make_mechanism_cell(panel, audit))
 
@@ -203,12 +207,13 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
-    """Returns the cell that audits the Gaussian mechanism with each seed, for a panel of a figure."""
-    # Measured: choosing thresholds takes as long as one seed.
+    """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
+    # Fitted to measured times. Choosing thresholds takes as long as one seed, and two cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Audits all seeds and stores their results."""
         from experiments.lidp import gaussian_mechanism  # loads SciPy
 
         processes = cores() if seconds > _WORTH_PROCESSES else 1
@@ -227,7 +232,10 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:
-    """Returns audits of trained models; `places` has training, attack, epsilon and number of canaries."""
+    """Returns the audits of trained models, with `runs` runs each.
+
+    Each of `places` has a training, the name of an attack, an epsilon, and the number of canaries in a run.
+    """
     cells = []
     for training, attack, epsilon, canaries in places:
         adversary = ATTACKS[attack]

@@ -1,6 +1,7 @@
 """Draws the hidden-state paper's figures of trained models.
 
-Points without conclusions count as missing. At least one point must have conclusions.
+A point without conclusions is not drawn, and its cells count as missing. At least one point must have a
+conclusion.
 """
 
 import math
@@ -29,19 +30,20 @@ from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# Neighbouring points have the distance 1.
-_MARK_DISTANCE = 0.18  # between two marks of a point
-_GROUP_GAP = 0.5  # between points of different x
-_MAX_ACROSS = 8  # points next to each other; with more, panels are stacked
+# Positions on the horizontal axis: neighbouring points have the distance 1.
+_MARK_DISTANCE = 0.18  # between two methods' marks of one point
+_GROUP_GAP = 0.5  # additional distance between points with different x
+_MAX_ACROSS = 8  # points in a row of panels; with more, each panel gets its own row
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
 _LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 def looks() -> dict[str, tuple[float, dict[str, Any]]]:
-    """Returns the mark of each method's epsilons by the method's name, from left to right.
+    """Returns how to draw the epsilons of each method, by the method's name and in order from left to right.
 
-    A mark is its horizontal distance from the middle of its point, and matplotlib's arguments.
+    The value is the horizontal distance of the method's mark from its point's middle, and matplotlib's
+    arguments for the mark.
     """
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
     marks.sort(key=lambda named: named[1].place)
@@ -61,10 +63,16 @@ def looks() -> dict[str, tuple[float, dict[str, Any]]]:
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of the points of all panels.
+    """Draws the epsilons of the points in all panels.
 
-    A point shows the mean of each method's epsilons with the range over the seeds, the upper bound, and the
-    prediction, if any. Points of the same x are next to each other, one for each series. `x` may be None.
+    Each point shows the mean of each method's epsilons with the range over its seeds, the upper bound, and
+    the prediction, if any. Points with the same x are next to each other, one for each series.
+
+    Args:
+      title: The figure's title.
+      x: The horizontal axis, or None if points have no x.
+      points: The points of all panels.
+      delta: The delta of all epsilons.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     by_panel: dict[str, list[Point]] = {}
@@ -76,11 +84,11 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
     widest = max(map(len, by_panel.values()))
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
-    size = (max(0.9 * widest + 0.6, 5.8 / across), 2.9)
+    size = (max(0.9 * widest + 0.6, 5.8 / across), 2.9)  # inches
     heading = _make_heading(title, points, size[0] * across)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
-    # The shared vertical axis has some room below 0 and above the highest mark.
+    # Intervals may be far higher than the marks, so the marks decide the limits of the shared axis.
     epsilons = [0.1]
     for point in drawn:
         epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
@@ -92,7 +100,11 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
 
 def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: float) -> None:
-    """Draws a panel's points, sorted by x, and labels each series and each group of the same x."""
+    """Draws the points of a panel, which are sorted by x, from left to right.
+
+    Each point has its series below, and each group of points with the same x has its value of x above.
+    `delta` is that of all epsilons.
+    """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
     begin = 0.0
@@ -112,17 +124,21 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
         begin = end + 1 + _GROUP_GAP
         if group is not groups[-1]:
             axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
-    # At most 11 letters in a line, since longer labels would overlap.
+    # Labels with more than 11 letters in a line would overlap.
     axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x:
-        axis.set_title(axis.get_title(), pad=18)  # the values of x are below the title
+        axis.set_title(axis.get_title(), pad=18)  # leaves room for the values of x
         axis.set_xlabel(x.name)
 
 
 def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
-    """Draws the prediction, the upper bound, and every method's mean and range (interval for one seed)."""
+    """Draws a point at a position on the horizontal axis.
+
+    It shows the prediction, the upper bound and each method's mean with the range over the seeds. With a
+    single seed, it shows the two-sided interval for normal scores instead of ranges.
+    """
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
@@ -130,15 +146,9 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         axis.vlines(at, low, end, color="0.75", lw=5, label="interval if scores are normal")
     predicted = point.predicted(delta)
     if predicted is not None:
-        axis.hlines(
-            predicted,
-            at - 0.42,
-            at + 0.42,
-            color=PREDICTED,
-            lw=6,
-            alpha=0.55,
-            label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
-        )
+        label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
+        ends = (at - 0.42, at + 0.42)
+        axis.hlines(predicted, *ends, color=PREDICTED, lw=6, alpha=0.55, label=label)
     bar = (at - 0.45, at + 0.45)
     upper = [point.upper_bound()] * 2
     axis.plot(bar, upper, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
@@ -151,24 +161,16 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         if several_seeds:
             # Rounding could make an error negative, which matplotlib rejects.
             errors = np.maximum([[mean - low], [high - mean]], 0)
-        axis.errorbar(
-            [at + offset],
-            [mean],
-            errors,
-            label=method.legend,
-            capsize=2.5,
-            ls="none",
-            zorder=3,
-            **look,
-        )
+        look = {"capsize": 2.5, "ls": "none", "zorder": 3, **look}
+        axis.errorbar([at + offset], [mean], errors, label=method.legend, **look)
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
+    """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    The Gaussian curves have the lower bound on mu, the predicted mu and the upper bound on mu, if known. Each
-    point has a row for its first seed, with error rates and with normal deviates, on which Gaussian curves
-    are lines (hidden-state paper, Figure 6a).
+    A point has a row of two panels. The first shows error rates, the second their normal deviates, on which
+    Gaussian curves are straight lines. Both also show the curve's confidence band, and the Gaussian curves of
+    the lower bound on mu, the predicted mu and the upper bound on mu, if known.
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
@@ -191,11 +193,11 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
+    """Draws privacy profiles of the first four points: delta over epsilon (hidden-state paper, Figure 11).
 
-    Profiles are those of mu-Gaussian DP: for each point the mean of its lower bounds on mu (`if_gaussian`)
-    and the predicted mu, if any, and once the largest of the accountant's upper bounds. A horizontal line
-    shows the usual `delta`.
+    All profiles are those of Gaussian DP. Each point has the profile of its lower bound on mu, the mean of
+    `if_gaussian` over the seeds, and that of its predicted mu, if any. The figure also has the profile of the
+    largest upper bound on mu, and a horizontal line at the usual `delta`.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     # 0.05 replaces an unknown mu or 0, since the axis needs a range.
@@ -203,6 +205,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
     def draw(axis: Axes) -> None:
+        """Draws all profiles on one axis."""
 
         def plot(mu: float, label: str, **look: Any) -> None:
             axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
@@ -210,18 +213,11 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            proven = f"mu = {at_least(mu, 2)}" if mu else "no lower bound"
-            plot(mu, f"{point.series}: if Gaussian, {proven}", color=color, ls="--")
+            plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
             predicted = point.predicted_mu()
-            if predicted is not None:  # thicker and paler
+            if predicted is not None:
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                plot(
-                    predicted,
-                    label,
-                    color=color,
-                    lw=5,
-                    alpha=0.3,
-                )
+                plot(predicted, label, color=color, lw=5, alpha=0.3)  # thicker and paler
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
@@ -229,7 +225,10 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _make_heading(title: str, points: Sequence[Point], inches: float) -> str:
-    """Returns a figure's title, and a line with the numbers of seeds, runs and missing cells."""
+    """Returns a figure's title, and a line with the numbers of seeds, runs and missing cells.
+
+    `inches` is the width of the panels, which decides where lines break.
+    """
     cells: list[Audited] = []
     missing = 0
     seeds = 0

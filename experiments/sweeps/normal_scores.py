@@ -1,8 +1,9 @@
-"""Two-sided intervals for mu, if scores are normal with the same standard deviation in both worlds.
+"""Two-sided intervals for mu, for scores that are normal with the same standard deviation in both worlds.
 
-This is true for crafted gradients in an over-parameterized model. Then mu is the distance between both means
-in standard deviations. After 20 runs its noncentral t interval is as narrow as an interval by counting errors
-after thousands. For scores of another shape, the interval is not a bound.
+The worlds are training with and without the canary. For crafted gradients in an over-parameterized model the
+scores are normal, and mu is the distance between both worlds' means in standard deviations. After 20 runs the
+noncentral t interval for mu is as narrow as an interval from counted errors after thousands. For scores of
+another shape the interval is not a bound.
 """
 
 import numpy as np
@@ -14,17 +15,22 @@ from audit.evidence.canaries import Coins, Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
-_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # the interval without information
+_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # if scores do not show anything
 
 
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
-    """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
+    """Returns the interval for mu from runs with one canary each; its ends are at least 0.
 
-    It is exact if scores (n_in,) and (n_out,) are normal with the same standard deviation. Then the pooled t
-    statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
-    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the statistic is not
-    in a tail of probability (1 - confidence) / 2. Its ends are at least 0. It is [0, inf) if each world has a
-    single score, or only equal scores. Scores are finite.
+    It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
+    n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
+    noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the statistic is not in
+    a tail of probability (1 - confidence) / 2. It is [0, inf) if each world has a single score or only equal
+    scores.
+
+    Args:
+      scores_in: The scores (n_in,) of runs with the canary, finite.
+      scores_out: The scores (n_out,) of runs without it, finite.
+      confidence: The probability that the interval contains mu.
     """
     freedom = len(scores_in) + len(scores_out) - 2
     # The sum of squared deviations from each world's mean.
@@ -36,24 +42,24 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     pooled_deviation = np.sqrt(squares / freedom)
     statistic = (scores_in.mean() - scores_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
-    # The probability decreases in the noncentrality, so the high level gives the low end.
+    # P(noncentral t <= statistic) decreases in the noncentrality, so the high level gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))
 
 
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
-    """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
+    """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
     The interval is for the distance of both worlds' mean scores in pooled standard deviations, which is mu
     for normal scores with the same standard deviation. It is valid for many runs, and for scores of any
-    shape: the distance, plus or minus its standard error times a quantile of Student's t with R - 1 degrees
-    of freedom, for R runs. The standard error is the jackknife's over whole runs, so the canaries of a run
-    may be dependent.
+    shape. The canaries of a run may be dependent, since the standard error is a jackknife over whole runs.
+    The interval is the distance plus or minus this error times a quantile of Student's t with R - 1 degrees
+    of freedom.
 
-    Runs that insert some canaries and not others are a single set. Otherwise runs with all canaries and runs
-    without are two sets, and R is the size of the smaller. The interval is [0, inf) if a set has fewer than
-    two runs, or if the distance is undefined.
+    If each canary is inserted by a coin, all runs are one set of R runs. Otherwise runs with all canaries and
+    runs without are two sets, and R is the size of the smaller. The interval is [0, inf) if a set has fewer
+    than two runs or the distance is undefined.
     """
     if isinstance(design, Coins):
         sets_of_runs = [(design.scores, design.presence)]
@@ -81,7 +87,11 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns (R, 6): counts, sums and sums of squares of scores (R, K) of inserted and other canaries."""
+    """Returns six sums for each of R runs, (R, 6), from scores and presence (R, K).
+
+    The first three are the count, sum and sum of squares of the scores of inserted canaries, and the last
+    three those of other canaries.
+    """
     columns = []
     for is_counted in (presence, ~presence):
         counted = np.where(is_counted, scores, 0.0)
@@ -90,12 +100,13 @@ def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
 
 
 def _compute_distance(sums: Array) -> Array:
-    """Returns the distances (...) of mean scores in pooled standard deviations, not finite if undefined.
+    """Returns the distances (...) of both worlds' mean scores in pooled standard deviations.
 
-    `sums` (..., 6) has the six sums of `_sum_by_run`, over some runs.
+    `sums` (..., 6) has the six sums of `_sum_by_run`, added up over some runs. A distance is not finite if it
+    is undefined: without scores in a world, or if all are equal.
     """
     n_in, sum_in, squares_in, n_out, sum_out, squares_out = np.moveaxis(sums, -1, 0)
-    with np.errstate(all="ignore"):  # divisions by 0: no scores in a world, or all equal
+    with np.errstate(all="ignore"):  # divisions by 0
         squares = squares_in - sum_in**2 / n_in + squares_out - sum_out**2 / n_out
         deviation = np.sqrt(squares / (n_in + n_out - 2))
         distance: Array = (sum_in / n_in - sum_out / n_out) / deviation
@@ -103,10 +114,13 @@ def _compute_distance(sums: Array) -> Array:
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
-    """Finds the noncentrality at which P(noncentral t <= statistic) is the level."""
+    """Finds the noncentrality at which P(noncentral t <= statistic) is the level, by root search.
+
+    `freedom` are the degrees of freedom. SciPy's nctdtrinc has only three to seven correct digits.
+    """
 
     def compute_excess(noncentrality: float) -> float:
-        """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
+        """Returns P(noncentral t <= statistic) minus the level, which decreases."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
         # SciPy returns NaN far in a tail. There the probability is 1 or 0.
         if np.isnan(probability):

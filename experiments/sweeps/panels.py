@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from audit.report.style import STYLE
-from experiments.sweeps.records import Records
+from experiments.sweeps.records import Records, select
 
-_DARK = 0.55  # the share of a heat map's range with dark cells and white numbers
+_DARK = 0.55  # numbers are white on cells below this fraction of a heat map's largest value
 
 
 def draw_panels(
@@ -27,11 +27,16 @@ def draw_panels(
     legend_columns: int = 2,
     **options: Any,
 ) -> Figure:
-    """Draws a figure with panels, row by row, with a title above and a common legend below.
+    """Draws a figure with rows of panels, a title above and one legend for all panels below.
 
-    `panels` has the function that draws each panel on an axis, by the panel's title. At most `across` of
-    them, of `size` inches, are in a row with the label `ylabel`. `options` are arguments of
-    `Figure.subplots`.
+    Args:
+      title: The figure's title.
+      panels: For each panel's title, a function that draws the panel on the axis it gets.
+      size: The width and height of a panel in inches.
+      across: The largest number of panels in a row.
+      ylabel: The label of each row's vertical axis.
+      legend_columns: The number of columns of the legend.
+      **options: Arguments of `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
@@ -45,28 +50,46 @@ def draw_panels(
         for axis, (name, draw) in zip(axes.flat, panels.items(), strict=False):
             axis.set_title(name, fontsize=10)
             draw(axis)
-        for axis in axes.flat[len(panels) :]:  # empty places of the last row
+        for axis in axes.flat[len(panels) :]:  # unused axes of the last row
             axis.axis("off")
         figure.suptitle(title, fontsize=11)
         _add_legend(figure, axes.flat, legend_columns)
     return figure
 
 
+def draw_panels_of(
+    records: Records,
+    title: str,
+    draw: Callable[[Axes, Records], object],
+    *args: Any,
+    **options: Any,
+) -> Figure:
+    """Draws a figure with a panel for each value of the records' field `panel`.
+
+    Args:
+      records: The records of all panels.
+      title: The figure's title.
+      draw: Draws one panel: takes the axis and the panel's records.
+      *args: Further arguments of `draw_panels`, after the panels.
+      **options: Keyword arguments of `draw_panels`.
+    """
+    panels = {}
+    for record in records:
+        panel = record["panel"]
+        panels[panel] = partial(draw, records=select(records, panel=panel))
+    return draw_panels(title, panels, *args, **options)
+
+
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with each label once; in one column if it is too wide."""
+    """Adds a legend with each label once below the panels. If it is too wide, it gets one column."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    add = partial(
-        figure.legend,
-        list(legend.values()),
-        list(legend),
-        loc="outside lower center",
-        fontsize=8,
-    )
+    place = {"loc": "outside lower center", "fontsize": 8}
+    add = partial(figure.legend, legend.values(), legend, **place)
     drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
@@ -76,47 +99,48 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 def plot_lines(
     axis: Axes, records: Any, looks: Mapping[str, tuple[str, str, str]], **options: Any
 ) -> None:
-    """Plots fields of records over `x`, with their standard errors (`_error`) if known.
+    """Plots several fields of records over their field `x`.
 
-    `records` may also have an array for each field. `looks` has the label, the color, and matplotlib's format
-    of marker and line, by field; fields that no record has are left out. `options` are arguments of
-    `Axes.set`.
+    A field `name` has error bars if the records have the field `name_error`, the standard error.
+
+    Args:
+      axis: The axis.
+      records: The records, or a mapping from each field to an array of its values.
+      looks: For each field, its label, its color, and matplotlib's format of marker and line, such as "o--".
+        Fields without values are skipped.
+      **options: Arguments of `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
         if name in frame:
-            axis.errorbar(
-                "x",
-                name,
-                frame.get(f"{name}_error"),
-                data=frame,
-                fmt=line,
-                color=color,
-                ms=4,
-                label=label,
-            )
+            error = frame.get(f"{name}_error")
+            axis.errorbar(frame["x"], frame[name], error, fmt=line, color=color, ms=4, label=label)
     axis.set(**options)
     if "xticks" in options:
         axis.minorticks_off()
 
 
 def draw_dot(
-    axis: Axes,
-    place: int,
-    value: float,
-    edge: float,
-    color: str,
-    is_filled: bool,
-    label: str,
+    axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value at a place of the vertical axis: a dot, or an arrow at the edge if it is larger."""
+    """Draws a value as a dot. A value beyond the end of the horizontal axis becomes an arrow there.
+
+    Args:
+      axis: The axis.
+      place: The dot's position on the vertical axis.
+      value: The dot's position on the horizontal axis.
+      edge: The end of the horizontal axis.
+      color: The dot's color.
+      is_filled: If False, only the dot's outline is drawn.
+      label: The label in the legend.
+    """
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"
     axis.plot(min(value, edge), place, marker, color=color, mfc=face, clip_on=False, label=label)
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:
-    """Returns a field of each record; NaN for records without it."""
+    """Returns the values (n,) of a field in n records, with NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)
 
 
@@ -125,32 +149,26 @@ def draw_heat_map(
     values: NDArray[np.float64],
     row_labels: Sequence[str],
     column_labels: Sequence[str],
-    most: float,
+    brightest: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map of values (rows, columns), at least 0, with a number in each cell ("-" for NaN).
+    """Draws a heat map of values (rows, columns), with a number in each cell.
 
-    `most` is the value of the brightest color; the darkest is 0. `show` formats a cell's value.
+    Values are at least 0. Cells with NaN show "-".
+
+    Args:
+      axis: The axis.
+      values: The values.
+      row_labels: The labels of the rows, from top to bottom.
+      column_labels: The labels of the columns, from left to right.
+      brightest: The value with the brightest color; 0 has the darkest.
+      show: Formats a value as text.
     """
-    axis.imshow(
-        values,
-        vmin=0,
-        vmax=most,
-        cmap="cividis",
-        aspect="auto",
-    )
+    axis.imshow(values, vmin=0, vmax=brightest, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
-        color = "white" if value < _DARK * most else "black"
+        color = "white" if value < _DARK * brightest else "black"
         text = "-" if np.isnan(value) else show(value)
-        axis.text(
-            column,
-            row,
-            text,
-            ha="center",
-            va="center",
-            color=color,
-            fontsize=8,
-        )
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)

@@ -1,6 +1,6 @@
-"""The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction.
+"""The points of a figure, and the table that compares them with a paper's claims.
 
-The table of points compares bounds with a paper's claims.
+A point is one place in a figure, with the audits of all seeds, their conclusions, and a prediction.
 """
 
 import itertools
@@ -42,7 +42,13 @@ tight:  equal to the upper bound; the paper's text does not print epsilons"""
 
 
 class Evidence(NamedTuple):
-    """The store behind figures, the conclusions from its audits, and their delta and confidence."""
+    """What figures are drawn from.
+
+    Attributes:
+      held: The contents of the store.
+      audits: The conclusions from its stored audits.
+      levels: The delta and confidence of these conclusions.
+    """
 
     held: Holdings
     audits: Audits
@@ -53,8 +59,11 @@ class Point(NamedTuple):
     """One place of a figure.
 
     Attributes:
+      panel: The title of its panel.
+      series: The label of its series.
+      x: Its value on the horizontal axis.
       cells: The audits at this place, one for each seed.
-      conclusions: The conclusions from the stored audits.
+      conclusions: The conclusions from the stored audits, in the order of their seeds.
     """
 
     panel: str
@@ -64,10 +73,11 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def find_method(self, name: str) -> Method | None:
-        """Returns the method to show for a method of one canary in each run, or None.
+        """Returns the method to show in the place of `name`, a method for one canary in each run.
 
-        It is this method or its counterpart for several canaries. For fresh directions, which have a known
-        law, only `assumption_free` has a counterpart.
+        With one canary it is this method, with several canaries its counterpart for them. Fresh directions
+        have a known distribution; with them only `assumption_free` has a counterpart. Returns None if there
+        is no counterpart.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
@@ -79,22 +89,22 @@ class Point(NamedTuple):
         return None
 
     def findings(self, name: str) -> list[Finding]:
-        """Returns each stored seed's bound or estimate by `find_method(name)`, if any."""
+        """Returns the bound or estimate by `find_method(name)` for each stored seed; [] without a method."""
         method = self.find_method(name)
         if method is None:
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
     def spread(self, name: str) -> tuple[float, float, float]:
-        """Returns the mean, smallest and largest epsilon over the stored seeds; NaN without a method."""
+        """Returns the mean, smallest and largest epsilon of `findings(name)`; NaN without a method."""
         epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
         return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
     def interval(self) -> tuple[float, float]:
-        """Returns the first seed's two-sided interval (low, high) for epsilon (`normal_scores`).
+        """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
-        It assumes normal scores with the same standard deviation in both worlds. It is NaN for fresh
-        directions, since their law is not normal.
+        It assumes that scores are normal with the same standard deviation with and without the canary
+        (`normal_scores`). The interval is NaN for fresh directions, whose scores are not normal.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:
@@ -103,7 +113,7 @@ class Point(NamedTuple):
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
         else:
-            # For the type checker: the evidence of several runs is a `Design`.
+            # Evidence of several runs is a `Design`, which the type checker does not know.
             design = cast(Design, conclusion.evidence)
             ends = normal_scores.mu_interval_of_runs(design, confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
@@ -111,31 +121,31 @@ class Point(NamedTuple):
         return low, high
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon, the same for all seeds; NaN if it is unknown."""
+        """Returns the accountant's epsilon, which is the same for all seeds, or NaN if it is unknown."""
         upper_bound = self.conclusions[0].upper_bound
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted distance of the score's means in standard deviations, if any.
+        """Returns the predicted mu, or None if there is no formula for the setting.
 
-        The prediction is correct if genuine gradients do not interfere
+        The prediction is correct if genuine gradients do not interfere with the canary
         (`audit.conclusions.concluded.predicted_mu`).
         """
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon of the predicted mu at delta; None without a prediction."""
+        """Returns the epsilon of the predicted mu at delta, or None without a prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
-    """Draws the conclusions from the stored scores of cells, once for all figures.
+    """Computes the conclusions from all stored scores of these audits.
 
-    Scores that cannot be read or do not allow a conclusion are reported on stderr and left out.
+    Scores that cannot be read or do not allow a conclusion are left out and reported on stderr.
     """
     conclusions: Audits = {}
-    # Cells of several figures may share an audit.
+    # Cells of several figures may share an audit, so each audit is concluded once.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -149,7 +159,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    Audits without a conclusion in `by_setting` count as missing. A point may have only such audits.
+    Audits without a conclusion in `by_setting` are missing. A point may have no conclusion at all.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -164,7 +174,10 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def make_rows(
     sweep: Sweep, points: Sequence[Point], claims: PaperClaims, delta: float
 ) -> Iterator[Record]:
-    """Yields a record for each point; each point must have a conclusion."""
+    """Yields the record of each point, with the fields of `make_table`.
+
+    Every point has a conclusion. `claims` are the paper's claims, and `delta` is that of the predictions.
+    """
     for point in points:
         cells = point.cells
         mean, low, high = point.spread(IF_GAUSSIAN)
@@ -196,16 +209,17 @@ def make_rows(
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
             shown = point.find_method(name)
+            # A counterpart with other assumptions gets a column of its own.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
             row.setdefault(name, point.spread(name)[0])
-        anywhere = claims.get((sweep.name, point.series, None), ())
-        claim = claims.get((sweep.name, point.series, point.x), anywhere)
+        claim_for_all_x = claims.get((sweep.name, point.series, None), ())
+        claim = claims.get((sweep.name, point.series, point.x), claim_for_all_x)
         yield row | dict(zip(("paper_says", "paper_section"), claim, strict=False))
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns the table of rows (at least one) of all sweeps, with more columns in CSV than in text."""
+    """Returns the table of at least one row of `make_rows`. Its CSV has more columns than its text."""
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
@@ -223,19 +237,19 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
+    # The remaining fields are bounds and estimates by other methods, which depend on the audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
-    # Bounds come first.
+    # Bounds come before estimates.
     no_bounds = {
         name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
     }
-    columns += map(field, sorted(others, key=no_bounds.__contains__))
-    before = [f"lower bounds on epsilon at {level}"]
+    others.sort(key=no_bounds.__contains__)
     return Table(
-        [*columns, *last],
+        [*columns, *map(field, others), *last],
         rows,
         section=itemgetter("heading"),
-        before=before,
+        before=[f"lower bounds on epsilon at {level}"],
         after=["-" * 80, _NOTES],
         gap=" ",
         rule=80,

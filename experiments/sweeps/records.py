@@ -1,4 +1,4 @@
-"""Tables of records. A record has a row's values by name, and a column shows one of them."""
+"""Tables of records. A record maps names of fields to a row's values, and a column shows one field."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -19,9 +19,15 @@ def field(
     left: bool = False,
     none: str = "",
 ) -> Column:
-    """Returns the `Column` of a field; a record without the field shows `none`.
+    """Returns the `Column` that shows a field.
 
-    `show` may be a format specification, as in ".2f".
+    Args:
+      name: The name of the field, and of the column in CSV.
+      head: The column's name in text, or None for a column only in CSV.
+      show: A function from a value to its text, or a format specification such as ".2f".
+      width: The column's width, or 0 for the width of its widest cell.
+      left: If True, cells are aligned to the left.
+      none: The text of a record without the field.
     """
     if isinstance(show, str):
         show = number(show)
@@ -29,7 +35,7 @@ def field(
 
 
 def text_field(name: str, head: str, width: int) -> Column:
-    """Returns the column of a text that is not in the CSV."""
+    """Returns a column of this width that is only in text and not in CSV."""
     return field(name, head, width=width)._replace(key=None)
 
 
@@ -41,10 +47,15 @@ def own_table(
     section: str | None = None,
     gap: str = "",
 ) -> OwnTable:
-    """Returns a sweep's custom table, with rules of 80 columns.
+    """Returns a sweep's custom table, as text and CSV.
 
-    `section` is the field with the heading of a record's section, if any. `gap` is the text between two
-    columns.
+    Args:
+      title: The lines above the table.
+      columns: The columns from left to right.
+      records: The rows.
+      after: The lines below the table.
+      section: The field with the heading of a record's section, or None for a table without sections.
+      gap: The text between two columns.
     """
     heading = itemgetter(section) if section else None
     table = Table(columns, records, heading, [title], after, gap, rule=80)
@@ -52,11 +63,11 @@ def own_table(
 
 
 def select(records: Sequence[Record], **values: Any) -> list[Record]:
-    """Returns the records that have these values in these fields."""
+    """Returns the records whose fields have these values, as in select(records, k=5)."""
     return [record for record in records if values.items() <= record.items()]
 
 
 def make_csv(records: Sequence[Record]) -> bytes:
-    """Returns records, at least one, as CSV with a column for each field of the first."""
+    """Returns at least one record as CSV, with a column for each field of the first."""
     columns = [Column(name, itemgetter(name)) for name in records[0]]
     return Table(columns, records).csv()

@@ -1,4 +1,4 @@
-"""The sweeps of all papers in one place."""
+"""Finds the sweeps of all papers by name, and draws them."""
 
 from importlib import import_module
 from operator import attrgetter
@@ -28,9 +28,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figures from stored cells with `draw` of its paper's `figures`.
+    """Draws a sweep's figure and table from its stored cells.
 
-    That module is imported only here, since it imports matplotlib.
+    The function `draw` in the paper's module `figures` does this. The module is imported only here, since it
+    loads matplotlib.
     """
     # Names are the same at every scale, and the smallest scale has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
@@ -40,9 +41,9 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps with these names at a scale, or all sweeps with cells for ["all"].
+    """Returns the sweeps with these names at a scale. The names ["all"] mean all sweeps with cells.
 
-    Raises InputError for an unknown scale or sweep, or without names.
+    Raises InputError if the scale or a name is unknown, or if there are no names.
     """
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)

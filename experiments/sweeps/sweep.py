@@ -20,8 +20,8 @@ class Axis(NamedTuple):
     symbol: str
 
 
-# A paper's claim about a series, in short, and its section. A "tight" lower bound matches the accountant's
-# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x.
+# Maps (the sweep's name, the series, x) to the paper's claim in short, and the section that makes it. x is
+# None for a claim about every x. A "tight" lower bound matches the accountant's upper bound.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
     """The figure and table of a sweep.
 
     Attributes:
-      figure: None if the sweep does not have one or too few cells are stored.
+      figure: The figure, or None if the sweep has none or too few cells are stored.
       missing: The number of cells that are not stored.
       rows: The sweep's rows of the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.
@@ -50,12 +50,12 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of a figure.
+    """A figure and its cells.
 
     Attributes:
       name: The name in flags and tables.
       title: The figure's title.
-      cells: The cells.
+      cells: The audits and measurements that the figure needs.
       axis: The figure's x axis, if any.
     """
 

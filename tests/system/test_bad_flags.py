@@ -200,7 +200,6 @@ landscape --sigmas=0 | --sigmas=0: give numbers from 1e-06 to 1e+09
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data=housing.csv | --model=fcnn cannot be trained so: clients only get images
 federated --model=linear --data=images.npz --clients=41 | --clients must be between 1 and 40
-compare --data=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
 canife --data=nowhere.npz | nowhere.npz
 """
 

@@ -1,4 +1,4 @@
-"""The comparison of all papers' methods: its table, its figure, and a refuted curve."""
+"""The comparison of all papers' methods: its table, its figure, and rejected bounds."""
 
 import numpy as np
 import pytest
@@ -52,22 +52,22 @@ def test_what_canife_refuses_is_refused_before_training(field, value):
 
 
 class Kept(DataSets):
-    """Data sets of which only the checksums are asked."""
+    """Data sets that only know their checksums."""
 
     def load(self, model):
         return Dataset(np.zeros(0), np.zeros(0), "none", task(model).data.checksum)
 
 
-@pytest.mark.parametrize(("mean", "share", "is_refuted"), [(2, 1, False), (40, 0.2, True)])
-def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path, mean, share, is_refuted):
-    """Scores of runs with the canary have a larger mean, in a share of the runs."""
+@pytest.mark.parametrize(("mean", "fraction", "is_refuted"), [(2, 1, False), (40, 0.2, True)])
+def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path, mean, fraction, is_refuted):
+    """In a fraction of the runs with the canary, scores have a larger mean."""
     compared = Compared("linear", single_runs=400)
     (one,) = [one for one in list_methods(compared) if one.name == "hidden state"]
     checksum = task("linear").data.checksum
     store = Store(tmp_path, {**identity(one.setting), "data_sha256": checksum})
     rng = np.random.default_rng(0)
     present = np.arange(one.runs)[:, None] % 2 == 1
-    shifts = mean * present * (rng.random(present.shape) < share)
+    shifts = mean * present * (rng.random(present.shape) < fraction)
     store.save(Scores(0, rng.normal(size=present.shape) + shifts, present))
 
     found = rows.find_values(compared, one, Workplace(tmp_path, Kept({})))

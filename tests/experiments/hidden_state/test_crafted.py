@@ -1,4 +1,4 @@
-"""Two crafted landscapes: the convex one leaks what the accountant allows, the latch its largest sum."""
+"""Crafted losses: the convex landscape attains its bound, and the latch shows the largest sum."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from audit.claims.hidden_state import hidden_state_bound
 from experiments.hidden_state import crafted
 from experiments.hidden_state.crafted import HEIGHT_IN, HEIGHT_OUT, exact_mu
 
-PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
+PUSH = 40.0  # of a latched theta in a step, in standard deviations of the noise
 
 
 def show_last_two(table, row):
-    """Returns the texts of a row's last two cells."""
+    """Returns a row's last two cells as text."""
     return [column.show(column.value(row)) for column in table.columns[-2:]]
 
 
@@ -41,13 +41,13 @@ def test_simulated_last_iterates_have_the_exact_mu():
     assert exact_mu(shifts, slopes, noise) == pytest.approx(mu, rel=0.01)
 
 
-def simulate_latch(given, height, runs):
-    """Returns the last iterates of simulated runs of a latch: sigma, batches, epochs, threshold."""
-    sigma, batches, epochs, threshold = given
+def simulate_latch(latch, height, runs):
+    """Returns the last iterates of runs. `latch` has sigma, batches, epochs and the threshold."""
+    sigma, batches, epochs, threshold = latch
     rng = np.random.default_rng(0)
     theta = np.zeros(runs)
     for _ in range(epochs):
-        places = rng.integers(0, batches, runs)  # each run's batch that has the target
+        places = rng.integers(0, batches, runs)  # the batch with the target, in each run
         for step in range(batches):
             others = np.where(theta > threshold, PUSH * sigma, -theta)
             theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
@@ -59,16 +59,16 @@ def test_the_closed_form_is_that_of_the_largest_sum():
     assert rates == pytest.approx([0.1260, 0.0166], abs=1e-4)
 
 
-@pytest.mark.parametrize("given", [(0.7, 50, 1, 2.2), (1.0, 10, 3, 3.0)])
+@pytest.mark.parametrize("latch", [(0.7, 50, 1, 2.2), (1.0, 10, 3, 3.0)])
 @pytest.mark.parametrize("height", [HEIGHT_IN, HEIGHT_OUT])
-def test_simulated_last_iterates_exceed_the_threshold_as_often_and_stay_beyond(given, height):
+def test_simulated_last_iterates_exceed_the_threshold_as_often_and_stay_beyond(latch, height):
     runs = 20_000
-    thetas = simulate_latch(given, height, runs)
-    latched = thetas > given[-1]
-    exact = crafted.compute_latch_rate(*given, height)
+    thetas = simulate_latch(latch, height, runs)
+    latched = thetas > latch[-1]
+    exact = crafted.compute_latch_rate(*latch, height)
     assert latched.mean() == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / runs))
     # One step beyond it at least, but for those that latched in the last step.
-    assert (thetas[latched] > 10 * given[-1]).mean() > 0.85
+    assert (thetas[latched] > 10 * latch[-1]).mean() > 0.85
 
 
 @pytest.mark.slow

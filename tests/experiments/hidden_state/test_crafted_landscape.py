@@ -1,6 +1,6 @@
-"""The crafted landscape: its exact law, its simulation, and a search for better adversaries.
+"""The crafted landscape: its exact densities, its simulation, and a search for better adversaries.
 
-The law is compared to finer grids, to the closed form and to an independent computation.
+Densities are compared with finer grids, a closed form and an independent computation.
 """
 
 import numpy as np
@@ -28,7 +28,9 @@ CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]
 def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, size):
     process = Process(sigma, size, 25)
     thresholds = law.constant(process, 0.5)
-    pairs = [law.last_law(process, thresholds, per_deviation) for per_deviation in (8, 16)]
+    pairs = [
+        law.compute_last_densities(process, thresholds, per_deviation) for per_deviation in (8, 16)
+    ]
     assert len(pairs[1].points) > 1.9 * len(pairs[0].points)
     coarse, fine = (densities.epsilon_at(pair, DELTA) for pair in pairs)
     assert coarse == pytest.approx(fine, rel=1e-3) and all(pair.error < 1e-13 for pair in pairs)
@@ -37,7 +39,7 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
 @pytest.mark.parametrize("steps", mostly_slow([1, 10, 2, 100], quick=2))
 @pytest.mark.parametrize(("sigma", "size"), [(1.0, 1), (4.0, 2), (0.5, 2)])
 def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
-    pair = law.last_law(Process(sigma, size, steps), np.full(steps - 1, -np.inf))
+    pair = law.compute_last_densities(Process(sigma, size, steps), np.full(steps - 1, -np.inf))
     mu = 1 / np.sqrt(sigma**2 * (1 + (steps - 1) / size**2))  # O(1 / sqrt(T))
     expected = conversions.epsilon_from_mu(mu, DELTA)
     assert densities.epsilon_at(pair, DELTA) == pytest.approx(expected, rel=1e-3)
@@ -45,11 +47,11 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
 
 def test_the_conversion_claims_twice_as_much_and_a_grid_can_be_too_large():
     process = Process(4.0, 1, 25)
-    pair = law.last_law(process, law.constant(process, 0.5))
+    pair = law.compute_last_densities(process, law.constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
     assert claimed > 1.9 * densities.epsilon_at(pair, DELTA)
     with pytest.raises(InputError, match=r"`steps=10000000`: .* use fewer steps"):
-        law.last_law(Process(0.3, 2, 10**7), np.zeros(1))
+        law.compute_last_densities(Process(0.3, 2, 10**7), np.zeros(1))
 
 
 @pytest.mark.parametrize("sigma", [0.5, 4.0, 8.0])
@@ -62,7 +64,7 @@ RUNS = 5000
 
 
 def simulate(presence, cells=CELLS, steps=25):
-    """Returns theta (cells, T, runs) at h = C / 2."""
+    """Returns theta (cells, T, runs) of simulated runs with the threshold C / 2 at every step."""
     import jax
     import jax.numpy as jnp
 
@@ -82,7 +84,7 @@ def simulated():
 @pytest.mark.parametrize("index", range(len(CELLS)))
 def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
     process = Process(*CELLS[index], 25)
-    laws = list(law.laws(process, law.constant(process, 0.5)))
+    laws = list(law.iterate_densities(process, law.constant(process, 0.5)))
     for step in (1, 2, 5, 25):
         theta = simulated[index, step - 1]
         thresholds = np.quantile(theta, [0.1, 0.5, 0.9])
@@ -100,8 +102,8 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
 
 
 def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
-    process = Process(4.4, 1, 1)  # cell (4, 1) with sigma a tenth too large
-    pair = law.last_law(process, np.array([]))
+    process = Process(4.4, 1, 1)  # the cell (4, 1), but with a sigma that is 10% larger
+    pair = law.compute_last_densities(process, np.array([]))
     theta = simulated[CELLS.index((4.0, 1)), 0][::2]
     rates = densities.error_rates(pair, np.array([4.0])).false_positive
     seen = (theta > 4.0).mean()
@@ -110,7 +112,7 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
 
 
 def slow_delta(process, epsilon, moves, points):
-    """Returns the hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
+    """Returns delta at epsilon by midpoint sums on a dense grid, for any moves (T - 1, points) in [-1, 1]."""
     spacing = points[1] - points[0]
     p = stats.norm.pdf(points, 0, process.noise_multiplier)
     q = stats.norm.pdf(points, 1, process.noise_multiplier)
@@ -179,7 +181,7 @@ def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
     process = Process(2.0, 2, 8)
     best = law.optimal(process, DELTA)
     epsilon = exact(process, best)
-    for pair, threshold in zip(law.laws(process, best), best, strict=False):
+    for pair, threshold in zip(law.iterate_densities(process, best), best, strict=False):
         ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
         assert np.all(np.diff(ratio) > -1e-6)
         at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)

@@ -1,9 +1,9 @@
-"""No audit of a network is above the bound on its last model, and the best audits are near it.
+"""No audit of a network exceeds the bound on its last model, and the best audits are close to it.
 
-40 audits of small models, each of a seed of its own; of the ConvNet, `--convnet_audits` of one seed, since
-its steps take a minute to measure. They have 10 insertions at the noise multiplier at which composition is
-that of 250 insertions at 4; the best audits have 250 insertions at 4. All on made-up data, since the bounds
-hold for any.
+Small models have 40 audits, each with a different seed. The ConvNet has `--convnet_audits` with one seed,
+since measuring its steps takes a minute. Audits have 10 insertions, and a noise multiplier for which
+composition equals that of 250 insertions at 4. The best audits have 250 insertions at 4. The bounds are valid
+for any data, so data are random.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ EFFORT = Effort(runs=2, steps=25, walked=5, reach=1)
 CONVNET_EFFORT = EFFORT._replace(steps=10)
 SMALL_MODELS = ("tanh_fcnn", "two_layer_tanh", "mobilenet_softmax_head")
 AUDITS = 40
-RUNS = 10  # of an audit
+RUNS = 10  # in each audit
 BATCH = 20
 
 
@@ -58,7 +58,7 @@ def bound_last_model(setting, dataset, effort=EFFORT):
 
 
 def play(setting, dataset, runs, audits=1):
-    """Returns the scores of each of several audits of the same setting, of so many runs each."""
+    """Returns the scores of each of `audits` audits of the same setting, with `runs` runs each."""
     game = build.build(setting, dataset)
     parts = list(games.play(game, [(0, runs * audits)], runs))
     assert len(parts) == audits
@@ -66,7 +66,7 @@ def play(setting, dataset, runs, audits=1):
 
 
 def compare(setting, dataset, mu, audits=1):
-    """Returns the GDP limit of each audit over the bound mu."""
+    """Returns each audit's lower bound on any GDP guarantee, divided by the upper bound mu."""
     ratios = []
     for scores in play(setting, dataset, RUNS, audits):
         design = concluded.read_directions(scores)
@@ -99,9 +99,9 @@ def test_no_gdp_limit_of_a_convnet_is_above_the_bound_on_its_last_model(k, pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "share"), [(5, 0.9), (25, 0.7)])
-def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
-    """Of few insertions the last, which nothing hides, is a large part of the bound: 250 are made here.
+@pytest.mark.parametrize(("k", "fraction"), [(5, 0.9), (25, 0.7)])
+def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, fraction):
+    """Uses 250 insertions: with few, the last one, which nothing hides, is most of the bound.
 
     At k = 25 the recommended coordinate shows 0.72 of the bound.
     """
@@ -115,4 +115,4 @@ def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
     deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
     audited = (world_in.mean() - world_out.mean()) / deviation
     error = np.sqrt(4 / runs * (1 + audited**2 / 8))
-    assert share * mu <= audited <= mu + 4 * error
+    assert fraction * mu <= audited <= mu + 4 * error

@@ -1,4 +1,4 @@
-"""The bracket of networks: its cells are what it says, and its rows read what the store holds."""
+"""The bracket of networks: rows show stored audits between stored bounds."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "
 
 
 def keep_scores(out, audited):
-    """Keeps made-up scores of an audit, as many as it wants."""
+    """Stores random scores for all runs of an audit."""
     setting = audited.setting
     store = make.open_store(out, setting, DATA)
     rng = np.random.default_rng(0)

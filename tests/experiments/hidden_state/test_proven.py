@@ -1,4 +1,4 @@
-"""The figure of what is proven has a line of fresh directions, with the bound after each run."""
+"""The figure `proven` has a line for fresh directions, with the bound after each run."""
 
 import numpy as np
 
@@ -22,6 +22,6 @@ def test_fresh_directions_have_a_row_of_the_bound_that_assumes_nothing_after_eac
     rows = bracket.make_proven_rows(
         Point("FCNN", "", 1, (cell,), (conclusion,)), Evidence(None, {}, Level())
     )
-    assert [row["trainings"] for row in rows] == list(range(1, RUNS + 1))
+    assert [row["x"] for row in rows] == list(range(1, RUNS + 1))
     assert {row["method"] for row in rows} == {EXACT_NULL}
     assert rows[-1]["epsilon"] == conclusion.bound(EXACT_NULL).epsilon > 0

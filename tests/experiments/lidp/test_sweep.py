@@ -1,4 +1,4 @@
-"""The LiDP paper's Gaussian mechanism as a sweep: what is stored, what is drawn, and its numbers."""
+"""The LiDP paper's sweeps: simulated scores, bounds, thresholds, cells and figures."""
 
 import dp_accounting
 import numpy as np
@@ -58,9 +58,9 @@ def test_the_papers_threshold_lies_in_its_window():
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4}
     assert all(low <= threshold <= high for threshold in chosen.values())
-    share_in = (design.inserted >= 0.7).mean()
+    rate_in = (design.inserted >= 0.7).mean()
     detected = (design.inserted >= 0.7).sum(1)
-    second = np.mean(detected * (detected - 1)) / 56 - share_in**2
+    second = np.mean(detected * (detected - 1)) / 56 - rate_in**2
     assert moment_gaps(design.inserted, 0.7)["second"] == pytest.approx(abs(second))
     assert moment_gaps(design.inserted[:, :1], 0.7) == {}
 
@@ -82,7 +82,7 @@ def test_epsilons_are_those_of_an_independent_computation():
 
 
 def draw_directly(audit, seed):
-    """Draws scores of inserted and of fresh canaries by drawing all vectors: O(n K d)."""
+    """Draws the scores (n, K) of inserted and of fresh canaries from all canaries' vectors, in O(n K d)."""
     runs, canaries, dimension, *_ = audit
     rng = np.random.default_rng(seed)
     worlds = []

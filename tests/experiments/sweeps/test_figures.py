@@ -1,4 +1,4 @@
-"""Figures and table from small made-up stores: what is drawn is what the scores prove, and all of it."""
+"""Figures and tables from small stores with random scores: they show all bounds that the scores prove."""
 
 import collections
 import csv
@@ -45,7 +45,7 @@ def fill(root, cells, mu=2.0):
 
 @pytest.fixture(scope="module")
 def conclusion():
-    """One and the same conclusion for every cell."""
+    """Returns a conclusion that all cells share."""
     rng = np.random.default_rng(0)
     scores = make_sets(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
     return concluded.conclude(scores, DpSgd(4.0, 250), LEVELS)
@@ -57,7 +57,7 @@ def points_of(cells, conclusion):
 
 
 def bars(axis, method):
-    """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
+    """Returns {position: (mean, low, high)} of a method's marks in a panel."""
     offset, look = estimates.looks()[method]
     drawn = {}
     for line, _, ends in axis.containers:
@@ -81,9 +81,8 @@ def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, conclus
             seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
             seeds = {cell.setting.seed for cell in point.cells}
             assert len(seedless) == 1 and len(seeds) == len(point.cells)
-        if not cells:  # norms
-            missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
-            assert missing.missing == len(sweep.cells) and not missing.figure
+        missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
+        assert missing.missing == len(sweep.cells) and not missing.figure
         rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
     shown = points.make_table(rows, LEVELS)
     assert max(map(len, shown.text().splitlines())) <= 80
@@ -175,7 +174,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run_command, tmp_path):
     every = sweeps.sweeps("smoke")
     fill(tmp_path, every["figure_1c"].audits()[1:])
     fill(tmp_path, every["figure_11"].audits())
-    flags = (f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    flags = (f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_6a")
     process = run_command("figures", *flags)
     assert process.returncode == 0, process.stderr
     folder = tmp_path / "figures" / "smoke"
@@ -187,7 +186,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run_command, tmp_path):
     train = f"to train them: ./run.sh sweep --name=figure_1c --scale=smoke --out={tmp_path}"
     assert said == [
         "figure_1c: 1 cell is missing",
-        "not drawn because cells are missing: figure_8",
+        "not drawn because cells are missing: figure_6a",
         train,
     ]
     assert "values have no meaning" in process.stdout
