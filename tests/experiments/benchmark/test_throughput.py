@@ -12,7 +12,7 @@ from experiments.benchmark import throughput
 from experiments.benchmark.throughput import ENGINES, MODELS, TOLERANCES
 from tests.forks import python
 
-PEERS = [name for name in ENGINES if name != "ours"]
+PEERS = [name for name in ENGINES if name != throughput.OURS]
 
 
 def small_problem(model):
