@@ -94,7 +94,7 @@ def test_lidp_as_printed_is_what_its_code_says():
     """On the authors' example, 0.100820 to 0.102542 with the identity (Errata L1)."""
     rng = np.random.default_rng(0)
     sums = rng.binomial(CANARIES, 0.1, 10_000).astype(float)
-    printed = published.fourth_order_limit(sums, CANARIES, 0.05)
+    printed = published.fourth_order_bound(sums, CANARIES, 0.05)
     right = lifted.exchangeable_limits(sums, CANARIES, 4, 0.05, lifted.wilson)[1]
     assert right < printed < right + 1e-4
 
@@ -193,6 +193,6 @@ def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_
     measured = cell.measure()
     assert 1 < measured["runs"] <= 10
     assert not tables.show_runs(measured, 1).endswith("*")
-    assert cell.find_refuted_share(2 * measured["runs"], 0.9) >= 0.9
+    assert cell.find_refuted_fraction(2 * measured["runs"], 0.9) >= 0.9
     single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
     assert (single["runs"], single["max_runs"]) == (None, 1)
