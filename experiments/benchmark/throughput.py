@@ -120,10 +120,10 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
     prepare_jax()
     setting = setting_of(model, adversary="gc_r", **MODELS[model])
-    return problem_of(setting, task(model).data.load(sources))
+    return build_problem(setting, task(model).data.load(sources))
 
 
-def problem_of(setting: Setting, dataset: Dataset) -> Problem:
+def build_problem(setting: Setting, dataset: Dataset) -> Problem:
     """Returns the problem of training with a setting on a data set, and takes our first step on it."""
     import jax
     import jax.numpy as jnp
@@ -221,6 +221,7 @@ def make_ours(problem: Problem, models: int) -> Training:
     chunks = game.play(audited, [(0, _ENDLESS_RUNS)], chunk_size)
 
     def run() -> int:
+        """Trains the next chunk of runs."""
         runs = len(next(chunks).scores)
         return runs * problem.setting.schedule.steps
 
@@ -262,6 +263,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
+            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan."""
             theta, noise_state = carry
             # Without `separate`, JAX fails to take per-example gradients of convolutions when models on
             # several devices share their features.
@@ -283,6 +285,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     calls = itertools.count()
 
     def run() -> int:
+        """Takes a step of all models on each mini-batch, with another seed for each call."""
         nonlocal thetas
         call_key = jax.random.key(next(calls))
         keys = placement.by_run(jax.random.split(call_key, models))
@@ -303,10 +306,8 @@ def _make_torch_network(problem: Problem) -> Any:
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a convolution without bias that keeps the image size at stride 1, and its group norm."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
-        return [
-            convolution,
-            nn.GroupNorm(32, features, eps=1e-6),
-        ]  # 32 groups, eps: Flax's defaults
+        normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
+        return [convolution, normalization]
 
     class Block(nn.Module):
         """A residual block: two 3x3 convolutions and a shortcut."""
@@ -371,6 +372,7 @@ def _train_in_torch(
         batches.append((inputs, labels))
 
     def run() -> int:
+        """Takes a step of all models on each mini-batch."""
         for features, labels in batches:
             take_step(features, labels)
         if device.type == "cuda":
@@ -427,6 +429,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     rate = problem.learning_rate / problem.setting.mechanism.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
+        """Returns a model's loss on one example; `theta` has its parameters by name."""
         return cross_entropy(functional_call(network, theta, features[None]), label[None])
 
     per_example_gradients = vmap(grad(loss), (None, 0, 0))
@@ -437,10 +440,9 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         An example's gradient is clipped by its norm over all parameters.
         """
         gradients = per_example_gradients(theta, features, labels)
-        squared_norms = sum(
-            gradient.flatten(1).square().sum(1) for gradient in gradients.values()
-        )  # (B,)
-        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
+        squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
+        norms = torch.sqrt(sum(squares))  # (B,)
+        factors = (norm / norms).clamp(max=1.0)
         return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
 
     clipped_sums = vmap(clipped_sum, (0, None, None))
@@ -449,6 +451,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: Any, labels: Any) -> None:
+        """Takes a step of all models, each with its own noise."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)

@@ -94,7 +94,7 @@ def _norm(gradient: Array) -> Array:
     return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
 
 
-def designer(
+def make_designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
     """Returns functions that design a sample by gradient descent on a penalty on its gradient.

@@ -71,7 +71,7 @@ def measure_missing(
         return
     population = populations.make_population(setting, split)
     penalty = getattr(designed, setting.penalty)
-    designer = designed.designer(
+    designer = designed.make_designer(
         population.samples.loss,
         partial(penalty, setting.norm_constant, setting.clipping_norm),
         optax.adam(setting.design_rate),
@@ -129,7 +129,7 @@ def _measure(
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / length
     dots = []
-    for updates in _in_blocks(population, theta, train, members):
+    for updates in _compute_updates(population, theta, train, members):
         dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
@@ -158,15 +158,15 @@ def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[s
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
-    play = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
+    simulate = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
     others = setting.cohort - setting.as_published
     rounds_out = setting.scores // 2
-    scores_in = play(cohort=others, rounds=setting.scores - rounds_out) + own
-    scores_out = play(cohort=setting.cohort, rounds=rounds_out)
+    scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + own
+    scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
     # For a bound, the canary is added, as in the accountant's neighboring data sets.
-    many_in = play(cohort=setting.cohort, rounds=setting.mock_rounds) + own
-    many_out = play(cohort=setting.cohort, rounds=setting.mock_rounds)
+    many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + own
+    many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
     exact = np.inf  # a score without noise identifies its world
@@ -184,7 +184,7 @@ def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[s
     }
 
 
-def _in_blocks(
+def _compute_updates(
     population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
 ) -> Iterator[Array]:
     """Yields the clipped updates (n, p) of the clients with indices `members`, block by block."""
@@ -218,7 +218,7 @@ def _design_canary(
         features, labels = mock.of(int(pool[chosen]))
         first = population.samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)
-    blocks = _in_blocks(population, theta, mock, pool)
+    blocks = _compute_updates(population, theta, mock, pool)
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
