@@ -1,4 +1,4 @@
-"""Measures the cells of the benchmark in parallel processes, and stores each result immediately."""
+"""Measures the benchmark's cells in parallel processes, and stores each result in a journal."""
 
 import contextlib
 import json
@@ -20,10 +20,10 @@ class Scale(NamedTuple):
     """The size of the benchmark.
 
     Attributes:
-      audits: Per cell, for an estimator with cost 1.
-      sizes: The sizes of the audits; empty for the mechanism's sizes.
+      audits: The number of audits per cell, for an estimator with cost 1.
+      sizes: The sizes of the audits (see `contract.shape`), or empty for each mechanism's own sizes.
       claim_audits: The number of audits of a claim, at each number of runs.
-      max_runs: The most training runs per audit of a claim.
+      max_runs: The largest number of training runs in an audit of a claim.
     """
 
     audits: int
@@ -36,7 +36,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """An estimator's audits of a mechanism, each of size n (`contract.shape`)."""
+    """A number of audits of a mechanism by an estimator, each of size n (see `contract.shape`)."""
 
     estimator: str
     mechanism: str
@@ -51,12 +51,12 @@ class AuditedCell(NamedTuple):
 
             truth        the mechanism's true epsilon at delta
             exceeding    the number of audits with an epsilon above the truth
-            low, high    exact 95% confidence limits of the probability of an epsilon above the truth
-            beyond       the mean excess over the truth, for audits above it; otherwise 0
+            low, high    an exact 95% interval for the probability of an epsilon above the truth
+            beyond       the mean excess of the audits above the truth, or 0 without any
             mean         the mean epsilon over all audits; a refusal counts as 0
             seconds      the processor time of the median audit
             refused      the number of audits without a value
-            why          the message of the first refusal, or empty
+            why          the message of the first refusal, or ""
             broken       the estimator's assumptions that the mechanism violates
         """
         estimator = ESTIMATORS[self.estimator]
@@ -89,9 +89,9 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns a cell for each mechanism, each size, and each installed estimator of the mechanism's design.
+    """Returns the cells to measure: one for each mechanism, size, and installed estimator of its design.
 
-    The cost of a slow estimator divides the number of audits.
+    The number of audits is that of the scale, divided by the estimator's cost, but at least 1.
     """
     cells = []
     for name in mechanisms:
@@ -108,7 +108,7 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns a cell for each estimator that measures how many runs refute a false claim.
 
-    Slow estimators have fewer audits, but at least 10 if the scale allows.
+    Slow estimators have fewer audits, but at least 10 or the scale's number.
     """
     cells = []
     for name in estimators:
@@ -119,30 +119,26 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
 
 
 def _name_cell(cell: Cell) -> str:
-    """Returns a text that identifies a cell's result, including the version of the estimator's package."""
+    """Returns a text that identifies a cell's result: the cell and the version of the estimator."""
     return json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
 
 
 def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of cells in the journal, a file with one JSON object per line."""
+    """Returns the records of the cells that are in the journal, a file with one JSON object per line."""
     found = {}
     lines = journal.read_text().splitlines() if journal.exists() else []
     for line in lines:
-        with contextlib.suppress(ValueError):  # an incomplete line
+        with contextlib.suppress(ValueError):  # an interrupted command leaves an incomplete line
             entry = json.loads(line)
             found[entry["key"]] = entry["values"]
-    measured = {}
-    for cell in cells:
-        name = _name_cell(cell)
-        if name in found:
-            measured[cell] = found[name]
-    return measured
+    names = {cell: _name_cell(cell) for cell in cells}
+    return {cell: found[name] for cell, name in names.items() if name in found}
 
 
 def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
-    """Measures the cells that are not in the journal, and yields each after it is written.
+    """Measures the cells that are not in the journal, and yields each after its record is written.
 
-    The slowest estimators come first, so all processes work until the end.
+    The slowest estimators come first, so that all processes stay busy until the end.
     """
     done = load_measured(cells, journal)
     missing = [cell for cell in cells if cell not in done]
@@ -153,7 +149,7 @@ def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Ite
         results = as_completed(methodcaller("measure"), missing, processes)
     for cell, values in results:
         with journal.open("a") as file:
-            # The line break comes first, in case the last line is incomplete.
+            # The line break comes first because the last line may be incomplete.
             line = json.dumps({"key": _name_cell(cell), "values": values})
             file.write(f"\n{line}")
         yield cell

@@ -15,7 +15,7 @@ DELTA = 1e-5
 CONFIDENCE = 0.95
 MAX_EPSILON = 100.0  # larger values, including infinity, count as this
 
-# Designs: the runs and canaries of an audit.
+# A design is the number of runs and canaries in an audit.
 ONE_CANARY = "one canary a run"
 SEVERAL = "several canaries a run"
 ONE_RUN = "one run"
@@ -23,32 +23,29 @@ DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
 NUM_CANARIES = 16  # per run, in the design SEVERAL
-_DIMENSION = 100_000  # of the space of directions
+_DIMENSION = 100_000  # the dimension of the space of directions
 
-# Kinds of estimators: from this project, from a package, or from a paper.
+# The kinds of estimators: from this project, from a package, or from a paper.
 OURS = "ours"
 PEER = "package"
 PAPER = "paper"
 
-# (evidence, claimed mu, confidence) -> whether a test refutes the claimed trade-off curve
-Examine = Callable[[Any, float, float], bool]
-
 
 class Estimator(NamedTuple):
-    """An estimator of epsilon, called as in its documentation.
+    """An estimator of epsilon, which is called as its documentation describes.
 
     Attributes:
+      name: Its name in tables.
       kind: OURS, PEER or PAPER.
-      design: One of DESIGNS.
+      design: The design of its audits, one of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. Evidence is `Coins`, or `Fresh` for
-        directions. Any exception counts as a refusal.
-      assumes: Its assumptions, as constants of `audit.calibration`. Mechanisms that violate them do not count
+      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is `Coins`, or `Fresh`
+        for directions. The function may raise any exception to refuse the evidence.
+      assumes: Its assumptions, as constants of `audit.calibration`. Mechanisms that violate one do not count
         against the estimator.
-      claims_level: Whether it claims the confidence level.
-      package: The name of its package on PyPI, or empty.
-      cost: The divisor of the number of audits; above 1 for slow estimators.
-      examine: Its test of the claimed trade-off curve. If None, a claim is refuted by a larger epsilon.
+      claims_level: True if it claims that epsilon is a bound with the given confidence.
+      package: The name of its package on PyPI, or "" without a package.
+      cost: How many times slower it is than a fast estimator; the number of its audits is divided by this.
     """
 
     name: str
@@ -60,14 +57,13 @@ class Estimator(NamedTuple):
     claims_level: bool = True
     package: str = ""
     cost: int = 1
-    examine: Examine | None = None
 
     def is_installed(self) -> bool:
-        """Returns whether the estimator's package, if any, is installed."""
+        """Returns True if the estimator needs no package or its package is installed."""
         return bool(self.find_version())
 
     def find_version(self) -> str:
-        """Returns the version of the estimator's package or of this project; "" if not installed."""
+        """Returns the version of its package, or of this project without one; "" if not installed."""
         if not self.package:
             return __version__
         try:
@@ -76,9 +72,10 @@ class Estimator(NamedTuple):
             return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns the estimator's value in one audit, as a list for `Law.audit`.
+        """Returns a list with the estimator's only value in an audit, as `Law.audit` does.
 
-        Epsilon is clipped to [0, MAX_EPSILON]. An exception counts as a refusal with epsilon 0.
+        Epsilon is clipped to [0, MAX_EPSILON]. If the estimator raises an exception or returns NaN, epsilon
+        is 0 and `refusal` has the reason.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -99,11 +96,13 @@ class BenchmarkedMechanism(NamedTuple):
     """A mechanism with a known exact epsilon.
 
     Attributes:
-      design: One of DESIGNS.
-      law: The law of an audit's evidence. Its truth is the smallest epsilon such that the mechanism is
-        (epsilon, delta)-DP for adding or removing one canary.
+      design: The design of its audits, one of DESIGNS.
+      name: Its name in tables. It also seeds the evidence.
+      law: Draws the evidence of an audit. Its truth is the smallest epsilon such that the mechanism is
+        (epsilon, delta)-DP when one canary is added or removed.
       mu: The law's parameter.
-      sizes: The sizes n of the audits at scale full; see `shape`.
+      sizes: The sizes of the audits at scale full; see `shape`.
+      delta: The delta of the bounds.
     """
 
     design: str
@@ -114,11 +113,11 @@ class BenchmarkedMechanism(NamedTuple):
     delta: float = DELTA
 
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism with the seed, size and number of its audits.
+        """Returns the mechanism for `audits` audits of size n (see `shape`).
 
-        Evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
+        The evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
         """
-        # Unlike Python's hash, a checksum is the same in all processes.
+        # A checksum is the same in all processes, unlike Python's hash.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream
@@ -126,10 +125,14 @@ class BenchmarkedMechanism(NamedTuple):
 
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
-    """Returns a mechanism with the runs and canaries of one of DESIGNS at size n, for one audit with seed 0.
+    """Returns a mechanism with the runs and canaries of a design, for one audit with seed 0.
 
-    n counts runs per world for ONE_CANARY, runs for SEVERAL, and canaries for designs with a single run. `mu`
-    is the law's parameter.
+    Args:
+      law: Draws the evidence of an audit.
+      design: One of DESIGNS.
+      n: The size of the audit: the runs per world for ONE_CANARY, the runs for SEVERAL, and the canaries
+        for designs with a single run.
+      mu: The law's parameter.
     """
     runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(design, 1)
     canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, n)

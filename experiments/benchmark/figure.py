@@ -14,19 +14,19 @@ from experiments.sweeps.records import Record
 
 # The color and the label of each kind of estimator.
 _LOOKS = {OURS: (BLUE, "this project"), PEER: (VERMILION, "package"), PAPER: (GREEN, "paper")}
-_MAX_SHARE = 1.3  # larger shares of the true epsilon are drawn as arrows at this edge
+_MAX_RATIO = 1.3  # larger ratios of epsilon to the true epsilon are drawn as arrows at this edge
 
 
 def draw_figure(estimators: Sequence[Record]) -> Figure:
-    """Draws each estimator's share of wrong audits and its mean epsilon over the true epsilon.
+    """Draws each estimator's fraction of wrong audits, and its mean epsilon over the true epsilon.
 
-    The first axis has a square-root scale, which spreads small shares. Filled points mark estimators that
-    claim a confidence level.
+    `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads
+    small fractions. Filled points mark estimators that claim a confidence level.
     """
     names = [row["estimator"] for row in estimators]
 
     def draw_dots(axis: Axes, name: str, edge: float) -> None:
-        """Draws a field of all estimators; values beyond the edge are arrows there."""
+        """Draws a field of all rows, with values beyond the edge as arrows and lines between designs."""
         for place, row in enumerate(estimators):
             if row["too_much"] is not None:
                 color, label = _LOOKS[row["kind"]]
@@ -38,7 +38,8 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         axis.set_yticks(range(len(names)), names, fontsize=8)
 
     def draw_wrong(axis: Axes) -> None:
-        roots = (lambda share: np.sqrt(np.maximum(share, 0)), np.square)
+        """Draws the worst fractions of audits above the truth, with a line at the allowed level."""
+        roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
         axis.set_xscale("function", functions=roots)
         draw_dots(axis, "too_much", 1.0)
         axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
@@ -47,7 +48,8 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         axis.set_xlabel("audits above the true epsilon, in the worst cell")
 
     def draw_proven(axis: Axes) -> None:
-        draw_dots(axis, "proven", _MAX_SHARE)
+        """Draws the mean epsilons over the true epsilon."""
+        draw_dots(axis, "proven", _MAX_RATIO)
         axis.set_xlabel("mean epsilon over the true epsilon")
 
     panels = {"": draw_wrong, " ": draw_proven}

@@ -1,4 +1,4 @@
-"""Records of this project's estimators, made from the methods in `audit.methods`."""
+"""Makes records of this project's estimators from the methods in `audit.methods`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,14 +8,7 @@ from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
 from audit.evidence import canaries, fair_coins
 from audit.evidence.canaries import Coins, Fresh
-from audit.methods import (
-    claimed_curve,
-    estimate,
-    exact_null,
-    gaussian_curve,
-    lifted,
-    one_run_bounds,
-)
+from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
 from audit.methods.estimate import ScoreMethod
 from audit.methods.exact_null import DirectionsMethod
 from audit.methods.gaussian_curve import CURVE_LEVEL
@@ -23,9 +16,9 @@ from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
-_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # slow methods
+_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of the slow methods; see `Estimator.cost`
 _COINS = one_run_bounds.FAIR_COINS
-# Methods for a single run's coins are functions, and do not list their assumptions.
+# The assumptions of `one_run_gaussian`. Methods for the coins of a run do not list theirs.
 _GAUSSIAN_COINS = Assumption(
     "", "", f"{_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
 )
@@ -34,8 +27,8 @@ _GAUSSIAN_COINS = Assumption(
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with one canary each.
 
-    Raises InputError, which counts as a refusal, if the method assumes a Gaussian trade-off curve and the
-    scores reject it.
+    Raises InputError if the method assumes a Gaussian trade-off curve and a test of the scores rejects it.
+    The benchmark counts this as a refusal.
     """
     worlds = coins.pooled()
     if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
@@ -46,8 +39,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The coins are user data (`given`): the bound includes a confidence interval of their bias. Raises
-    InputError if the coins are very unlikely for fair independent coins.
+    The scores count as user data (`given`), so the bound allows for biased coins. Raises InputError if the
+    presence bits are very unlikely for fair independent coins.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -70,28 +63,21 @@ def from_directions(
     return method.compute(marked, delta, confidence).epsilon
 
 
-def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
-    """Returns whether `claimed_curve.examine_claim` refutes mu-GDP."""
-    counted = exact_null.compute_exceedances(directions)
-    power = claimed_curve.gaussian_power(mu)
-    return claimed_curve.examine_claim(counted, power, confidence).refuted
-
-
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
-    """Returns the benchmark's record of a method of `audit.methods`."""
+    """Returns the benchmark's record of a method.
+
+    `documented` has the method's assumptions, and `epsilon` computes its bound as in `Estimator`.
+    """
     assumes = []
-    if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is in
+    if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted
         assumes.append(FAIR)
-    # The in-sample estimate is the epsilon of a Gaussian curve.
+    # The in-sample estimate assumes no curve by its documentation, but is the epsilon of a Gaussian one.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
         assumes.append(ENOUGH_RUNS)
-    examine = None
-    if design == DIRECTIONS:
-        examine = examine_directions
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
@@ -101,20 +87,20 @@ def _make_estimator(
         assumes=assumes,
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
-        examine=examine,
     )
 
 
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, by design."""
-    tables: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
+    # The design, its methods by name, and the function that calls a method.
+    designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),
         (DIRECTIONS, exact_null.METHODS, from_directions),
     )
     of_coins = {one_run_bounds.ONE_RUN_GAUSSIAN: _GAUSSIAN_COINS}
-    for design, methods, call in tables:
+    for design, methods, call in designs:
         for name, method in methods.items():
             documented = getattr(method, "assumes", of_coins.get(name, _COINS))
             yield _make_estimator(name, design, documented, partial(call, method))

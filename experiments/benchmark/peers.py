@@ -1,6 +1,7 @@
-"""Estimators from packages, called as in their documentation.
+"""Estimators from packages, which are called as in their documentation.
 
-Packages are imported on first use. Strategies with random splits get a seed, so results are reproducible.
+A package is imported when its estimator is first called. Strategies that split the scores at random get a
+fixed seed, so results are reproducible.
 """
 
 from functools import partial
@@ -17,7 +18,7 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_SHARE, count_right_guesses
+from experiments.benchmark.published import FIXED_FRACTION, count_right_guesses
 
 _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
@@ -25,18 +26,23 @@ _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
-    `method` is one of its `CanaryScoreAuditor`, and `strategy` the class that chooses the threshold, or
-    empty.
+    Args:
+      method: The name of a method of its `CanaryScoreAuditor`.
+      strategy: The name of the class that chooses the threshold, or "" for methods without a threshold
+        strategy.
+      coins: The scores and presence bits.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     from jax_privacy import auditing
 
     arguments: dict[str, Any] = {"delta": delta}
-    if method != "epsilon_raw_counts":  # an estimate without a confidence
+    if method != "epsilon_raw_counts":  # this estimate has no confidence
         arguments["significance"] = 1 - confidence
     if strategy:
-        choices = {"Bonferroni": {}, "Explicit": {"threshold": _FIXED_THRESHOLD}}
-        given = choices.get(strategy, {"seed": 0})
-        arguments["threshold_strategy"] = getattr(auditing, strategy)(**given)
+        options = {"Bonferroni": {}, "Explicit": {"threshold": _FIXED_THRESHOLD}}
+        chosen = options.get(strategy, {"seed": 0})  # the other strategies split the scores
+        arguments["threshold_strategy"] = getattr(auditing, strategy)(**chosen)
     auditor = auditing.CanaryScoreAuditor(*coins.pooled())
     return float(getattr(auditor, method)(**arguments))
 
@@ -44,7 +50,10 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
 def opake(
     method: str, arguments: dict[str, int], coins: Coins, delta: float, confidence: float
 ) -> float:
-    """Returns the lower bound on epsilon by a method of opake-auditing's audit of one run's fair coins."""
+    """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
+
+    `method` is the name of a method of its audit, which is called with `arguments`.
+    """
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
@@ -52,7 +61,7 @@ def opake(
     presence = coins.presence[0]
     indices = np.arange(len(scores))
     # The number of canaries, their indices, their presence, the indices of those in and out, and the size of
-    # the data set, which consists of canaries.
+    # the data set, which has only canaries.
     coin_flip = CoinFlip(
         len(scores),
         indices,
@@ -68,10 +77,10 @@ def opake(
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by privacyguard-platform's analysis of one run, guessing a fifth of the coins."""
+    """Returns privacyguard-platform's epsilon from a single run, for guesses of a fifth of the coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
-    guesses, right = count_right_guesses(coins, FIXED_SHARE)
+    guesses, right = count_right_guesses(coins, FIXED_FRACTION)
     # m coins; c of c_cap guesses are right; `threshold` is the error probability.
     node = FDPAnalysisNode(
         m=coins.scores.size, c=right, c_cap=guesses, threshold=1 - confidence, delta=delta

@@ -1,7 +1,7 @@
 """Estimators from papers, as printed or as in their public code.
 
-They keep errors that this project corrects elsewhere; see the errata of experiments/lidp and
-experiments/one_shot.
+They keep errors that this project corrects elsewhere (see the errata of experiments/lidp and
+experiments/one_shot).
 """
 
 from collections.abc import Callable, Sequence
@@ -29,25 +29,25 @@ from experiments.benchmark.contract import (
 from experiments.canife import rounds
 
 Array = NDArray[np.float64]
-_BOOTSTRAPS = 2000
-FIXED_SHARE = 0.2  # the share of coins to guess, if it is fixed
-_SHARES = tuple(np.linspace(0.05, 1.0, 20))  # the shares to choose the best result from
+_NUM_BOOTSTRAPS = 2000
+FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed one
+_FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best result
 
 
 def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns CANIFE's estimate (2023, Algorithm 2), which chooses a threshold on the scores that it counts.
+    """Returns CANIFE's estimate (2023, Algorithm 2) at the best threshold on the counted scores.
 
-    `by_accuracy` chooses the threshold with the best accuracy, as the first version of its code. `confidence`
-    has no effect.
+    `by_accuracy` chooses the threshold with the best accuracy, as the first version of its code did, instead
+    of the one with the largest epsilon. `confidence` has no effect on the estimate.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns dpsgd-auditbench's lower confidence limit of epsilon, by a bootstrap.
+    """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon from scores that are assumed normal.
 
-    It fits two Gaussians with a pooled standard deviation. The limit is the (1 - confidence)-quantile over
-    2,000 bootstrap samples of mu, the distance of the means in standard deviations, converted to epsilon.
+    mu is the distance between the means of both worlds in pooled standard deviations. The bound is the
+    epsilon of the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -61,59 +61,60 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
-    """Returns the means and the unbiased variances of bootstrap samples, (_BOOTSTRAPS,) each."""
+    """Returns the means and the unbiased variances of 2,000 bootstrap samples of scores (n,)."""
     size = len(scores)
-    samples = scores[rng.integers(size, size=(_BOOTSTRAPS, size))]
+    samples = scores[rng.integers(size, size=(_NUM_BOOTSTRAPS, size))]
     return samples.mean(1), samples.var(1, ddof=1)
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as in its public code.
+    """Returns LiDP's lower bound on epsilon from fourth-order Wilson intervals, as in its public code.
 
-    It keeps that code's error in a variance (Errata L1; see `fourth_order_limit`).
+    It keeps that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # A part of the runs chooses a threshold with a large bound (`approximate_dp`). In the rest, a score above
-    # it is a guess that the canary is in.
+    # Part of the runs choose a threshold with a large bound (`approximate_dp`). In the rest, a score above
+    # it counts as a guess that the canary is in.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     canaries = rest.canaries_in  # K: with coins, each canary can be in
 
-    risk = (1 - confidence) / 2  # for each of the two error rates
-    # The limits bound the probability that a canary is out (or in) and guessed wrong, half of the error rate.
-    false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, risk)
-    misses = 2 * fourth_order_limit(rest.misses, canaries, risk)
+    error = (1 - confidence) / 2  # for each of the two error rates
+    # A canary is out (or in) with probability 1/2. The probability that it is out and guessed wrong is half
+    # of the error rate.
+    false_alarms = 2 * fourth_order_bound(rest.alarms, canaries, error)
+    misses = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
     return max(float(epsilon), 0.0)
 
 
-def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
-    """Returns an upper confidence limit of the share of counted canaries, as in LiDP's public code.
+def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
+    """Returns an upper confidence bound on the fraction of canaries that are counted, as in LiDP's code.
 
-    The share is mu_1, where mu_l is the probability that l random canaries of a run are all counted
-    (`lifted.moments`). The variance of the estimate of mu_1 depends on mu_2, and that of mu_2 on mu_3 and
-    mu_4. The code computes limits from mu_4 down to mu_1, and uses each limit as the value of its moment.
+    Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
+    fraction is mu_1. The variance of the estimate of mu_1 depends on mu_2, and that of mu_2 on mu_3 and mu_4.
+    So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance by its
+    bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
-    The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1). If
-    the quadratic equation for the limit of mu_2 does not have a root, the limit is 1.
+    The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
 
     Args:
-      sums: (n,) the number of counted canaries of each run, such as false alarms.
+      sums: (n,) the number of counted canaries in each run, such as false alarms.
       canaries: K, the number of canaries in a run.
-      error: The probability that the limit fails. Each of the four moments gets a fourth.
+      error: The error probability of the bound. Each of the four moments gets a quarter.
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
     level = error / 4
-    mu_3 = wilson(means[3], n, level)[1]  # [1]: the upper limit
+    mu_3 = wilson(means[3], n, level)[1]  # the upper end of the interval
     mu_4 = wilson(means[4], n, level)[1]
 
-    # h(j) is the probability that two random pairs of canaries share j canaries.
+    # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
     h_0 = (canaries - 2) * (canaries - 3) / pairs
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
+    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
     # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
     # The public code has mu_3^2 instead of mu_2^2 (Errata L1).
@@ -125,26 +126,26 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     if discriminant >= 0:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
-    # The variance of a run's share of counted canaries is at most x / K + (1 - 1 / K) mu_2 - x^2, x = mu_1.
+    # With x = mu_1, the variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2.
     variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
     return wilson(means[1], n, level, variance)[1]
 
 
 def one_run(
     bound: Callable[[int, int, int, float, float], float],
-    shares: Sequence[float],
+    fractions: Sequence[float],
     coins: Coins,
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run over shares of coins to guess.
+    """Returns the largest lower bound on epsilon from a single run's coins over fractions of coins to guess.
 
     `bound` is (coins, guesses, right guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []
-    for share in shares:
-        guesses, right = count_right_guesses(coins, share)
+    for fraction in fractions:
+        guesses, right = count_right_guesses(coins, fraction)
         epsilons.append(bound(number, guesses, right, delta, 1 - confidence))
     return max(epsilons)
 
@@ -155,14 +156,15 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
     return conversions.epsilon_from_mu(mu, delta)
 
 
-def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
-    """Guesses a share of a single run's coins; returns the numbers of guesses and of right guesses.
+def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
+    """Guesses a fraction of a single run's coins; returns the numbers of guesses and of right guesses.
 
-    Half of the guesses are "in" for the largest scores, the others "out" for the smallest; at least one each.
+    Half of the guesses are "in", for the largest scores. The others are "out", for the smallest scores. There
+    is at least one of each.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
-    half = max(int(len(presence) * share) // 2, 1)
+    half = max(int(len(presence) * fraction) // 2, 1)
     right_in = presence[:half].sum()
     right_out = half - presence[-half:].sum()
     return 2 * half, int(right_in + right_out)
@@ -171,19 +173,19 @@ def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns an estimate of One-shot (2024) that fits a Gaussian to the cosines of a single run.
 
-    `name` is a key of `one_shot.FITTED`, the formula for epsilon. `confidence` has no effect.
+    `name` is a key of `one_shot.FITTED`, the formulas for epsilon. `confidence` has no effect.
     """
     # Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
     fitted = one_shot.fit(directions.cosines[0], directions.dimension)
     return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
 
-def one_shot_limit(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
+def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
-    Epsilon at a threshold uses the exact false-positive rate and a confidence limit of the false-negative
-    rate (`one_shot.in_sample`). `prior` is the prior of the limit's beta distribution: 1/2 for Jeffreys, 1
-    for Clopper and Pearson. All canaries are inserted.
+    Epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
+    false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
+    Jeffreys, 1 for Clopper and Pearson. All canaries are inserted.
     """
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
@@ -220,25 +222,25 @@ ESTIMATORS = (
     _one_run(
         "Steinke: a fifth guessed",
         assumption=_FIXED,
-        epsilon=partial(one_run, _steinke, [FIXED_SHARE]),
+        epsilon=partial(one_run, _steinke, [FIXED_FRACTION]),
         assumes=[FAIR],
     ),
     _best(
         "Steinke: best number",
         assumption=_BEST,
-        epsilon=partial(one_run, _steinke, _SHARES),
+        epsilon=partial(one_run, _steinke, _FRACTIONS),
         assumes=[FAIR],
     ),
     _one_run(
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
-        epsilon=partial(one_run, mahloujifar, [FIXED_SHARE]),
+        epsilon=partial(one_run, mahloujifar, [FIXED_FRACTION]),
         assumes=_NORMAL,
     ),
     _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
-        epsilon=partial(one_run, mahloujifar, _SHARES),
+        epsilon=partial(one_run, mahloujifar, _FRACTIONS),
         assumes=_NORMAL,
     ),
     *(
@@ -255,7 +257,7 @@ ESTIMATORS = (
         _one_shot(
             name,
             assumption="a 95% lower limit, by independent canaries",
-            epsilon=partial(one_shot_limit, prior),
+            epsilon=partial(one_shot_lower_value, prior),
             assumes=[INDEPENDENT],
         )
         for name, prior in one_shot.LIMITS.items()

@@ -1,4 +1,4 @@
-"""All estimators of the benchmark, by name."""
+"""The table of all estimators in the benchmark, by name."""
 
 from experiments.benchmark import ours, peers, published
 

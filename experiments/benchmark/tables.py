@@ -10,16 +10,16 @@ from audit.report.table import Column, Table
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.records import Record, field, select
 
-LEVEL = 1 - CONFIDENCE
-_TEST_LEVEL = 0.01  # the probability that any star in a table is wrong
+LEVEL = 1 - CONFIDENCE  # the allowed fraction of audits above the truth
+_TEST_LEVEL = 0.01  # the probability that any star in the table is wrong
 _NOTES = (
-    "too much: share of audits above the true epsilon, in the worst cell that meets",
-    "the estimator's assumptions. * an exact test rejects the level",
+    "too much: fraction of audits above the true epsilon, in the worst cell that",
+    "meets the estimator's assumptions. * an exact test rejects the level",
     f"{LEVEL:.0%} in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - does not claim a level.",
-    "else: the same share in cells that violate its assumptions. proven: mean epsilon",
-    "over the true epsilon. no value: audits without a value, which count as 0.",
+    "else: the same fraction in cells that violate its assumptions. proven: mean",
+    "epsilon over the true epsilon. no value: audits without a value, counted as 0.",
     f"refutes: runs with which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if the",
     f"noise is {NOISE} of the claimed noise. * over {LEVEL:.0%} of audits refute a true",
     f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
@@ -27,25 +27,28 @@ _NOTES = (
 
 
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
-    """Returns whether more audits are wrong than the level allows, by an exact binomial test.
+    """Returns True if an exact binomial test finds more wrong audits than LEVEL allows.
 
-    `tests` is the number of such tests, for a Bonferroni correction to 1% in total.
+    `tests` is the number of such tests in the table, for a Bonferroni correction to 1% in total.
     """
-    error = _TEST_LEVEL / tests  # for each end of the interval
+    error = _TEST_LEVEL / tests  # on each side of the interval
     limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
-    return bool(limits.lower > LEVEL + 1e-12)  # tolerates rounding
+    return bool(limits.lower > LEVEL + 1e-12)  # allows for rounding
 
 
 def is_held_to_level(cell: Record) -> bool:
-    """Returns whether the estimator claims a level and the mechanism meets its assumptions."""
+    """Returns True if the estimator claims a level and the mechanism meets its assumptions."""
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
 
 
-def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
-    """Returns an estimator's record, without the claims; `tests` as in `exceeds_level`."""
-    usual = [cell for cell in cells if not cell["broken"]]  # whose assumptions hold
-    others = [cell for cell in cells if cell["broken"]]
-    proven = [cell["mean"] / cell["truth"] for cell in usual if cell["truth"] > 0]
+def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
+    """Returns an estimator's row of the table, without the column of refuted claims.
+
+    `cells` are the estimator's records (`AuditedCell.measure`), and `tests` is that of `exceeds_level`.
+    """
+    meeting = [cell for cell in cells if not cell["broken"]]
+    violating = [cell for cell in cells if cell["broken"]]
+    proven = [cell["mean"] / cell["truth"] for cell in meeting if cell["truth"] > 0]
     over_level = 0
     for cell in filter(is_held_to_level, cells):
         over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
@@ -57,24 +60,24 @@ def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
         "assumption": estimator.assumption,
         "claims_level": estimator.claims_level,
         "cells": len(cells),
-        "too_much": _find_largest_share(usual),
+        "too_much": _find_worst_fraction(meeting),
         "cells_over_level": over_level,
-        "elsewhere": _find_largest_share(others),
+        "elsewhere": _find_worst_fraction(violating),
         "proven": float(np.mean(proven)) if proven else None,
         "refused": refused / sum(cell["audits"] for cell in cells),
         "seconds": float(np.median([cell["seconds"] for cell in cells])),
     }
 
 
-def _find_largest_share(cells: Sequence[Record]) -> float | None:
-    """Returns the largest share of audits above the truth in a cell; None without cells."""
+def _find_worst_fraction(cells: Sequence[Record]) -> float | None:
+    """Returns the largest fraction of audits above the truth in a cell, or None without cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:
-    """Returns the number of runs that refute a claim, with * if true claims are refuted too often.
+    """Formats the number of runs that refute a false claim, with * if true claims are refuted too often.
 
-    `claim` is the record of a `ClaimCell`, and `tests` the number of claims in the table.
+    `claim` is a record of `ClaimCell.measure`, and `tests` is that of `exceeds_level`.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -85,31 +88,27 @@ def show_runs(claim: Record, tests: int) -> str:
 
 
 def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Table[Record]:
-    """Returns the table with a row for each estimator with cells, sorted by design.
+    """Returns the table with a row for each estimator with cells, by design.
 
-    Args:
-      cells: The measured cells of all estimators.
-      claims: The measured cells of false claims.
+    `cells` are records of `AuditedCell.measure`, and `claims` of `ClaimCell.measure`.
     """
     tests = sum(map(is_held_to_level, cells))
-    runs = {}
-    for claim in claims:
-        runs[claim["estimator"]] = show_runs(claim, len(claims))
+    runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
-        own = [cell for cell in cells if cell["estimator"] == estimator.name]
-        if own:
-            record = _summarise(estimator, own, tests)
+        estimators_cells = select(cells, estimator=estimator.name)
+        if estimators_cells:
+            record = _summarize(estimator, estimators_cells, tests)
             record["runs_until_refuted"] = runs.get(estimator.name, "")
             records.append(record)
-    share = partial(field, show=".0%")
+    fraction = partial(field, show=".0%")
     columns = (
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
-        Column(None, _show_worst_share, head="too\nmuch", width=7),
-        share("elsewhere", head="\nelse", width=5),
-        share("proven", head="\nproven", width=6),
-        share("refused", head="no\nvalue", width=5),
+        Column(None, _show_worst_fraction, head="too\nmuch", width=7),
+        fraction("elsewhere", head="\nelse", width=5),
+        fraction("proven", head="\nproven", width=6),
+        fraction("refused", head="no\nvalue", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
         field("runs_until_refuted", head="\nrefutes", width=7),
     )
@@ -125,8 +124,11 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Tab
     )
 
 
-def _show_worst_share(record: Record) -> str:
-    """Formats the worst share of audits above the truth: - without a level, * above it in some cell."""
+def _show_worst_fraction(record: Record) -> str:
+    """Formats a row's worst fraction of audits above the truth where its assumptions hold.
+
+    It ends in - if the estimator claims no level, and otherwise in * if a cell exceeds the level.
+    """
     if record["too_much"] is None:
         return ""
     mark = " "
@@ -138,4 +140,5 @@ def _show_worst_share(record: Record) -> str:
 
 
 def _show_milliseconds(seconds: float) -> str:
+    """Formats a time in milliseconds, rounded to an integer."""
     return "<1" if seconds < 1e-3 else f"{1e3 * seconds:,.0f}"

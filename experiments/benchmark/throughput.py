@@ -1,7 +1,7 @@
-"""Times DP-SGD engines, in rounds that time each engine once.
+"""Times DP-SGD engines side by side on the same training problem.
 
-Each engine runs in its own processes; only these import JAX or PyTorch. To add one, write a function that
-makes its training, and add a row to `ENGINES`.
+Each engine runs in processes of its own. Only these import JAX or PyTorch. To add an engine, write a function
+that returns its `Training`, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,20 +23,22 @@ from tqdm import trange
 from audit.errors import InputError, require
 from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
+from audit.runtime.processes import as_completed
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
 from experiments.sweeps.records import Record, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
+OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
-_RUNS = 5000  # our engine chooses the chunk size for an audit with this many runs
-_ENDLESS = 2**31  # more runs than any measurement trains
-_CALL_STEPS = 10  # steps per call of a peer
-_TRIAL_SECONDS = 0.5  # for each number of models at once
+_AUDITED_RUNS = 5000  # our engine trains in chunks of the size that it chooses for this many runs
+_ENDLESS_RUNS = 2**31  # more runs than any measurement trains
+_CALL_STEPS = 10  # the number of steps that a peer takes in a call of `Training.run`
+_TRIAL_SECONDS = 0.5  # the time for trying a number of models
 _ROUND_SECONDS = 3.0  # the minimum time of an engine in a round
-_MAX_CPU_FLOATS = 1 << 26  # in the per-example gradients of all models in a step
+# The largest number of floats in the per-example gradients of all models trained at once.
+_MAX_CPU_FLOATS = 1 << 26
 _MAX_GPU_FLOATS = 1 << 30
-
 
 # The fields of each model's setting that differ from the defaults of `audit`.
 MODELS = {
@@ -44,19 +46,24 @@ MODELS = {
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Engines
-# sum the float32 values of ResNet18's layers in different orders.
+# The largest Euclidean distance between the parameters after an engine's first step and after ours, both
+# without noise and at learning rate 1. Engines sum float32 values in different orders, and ResNet18 has
+# the longest sums.
 TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
 class Problem(NamedTuple):
-    """A training run of DP-SGD with fixed mini-batches, for all engines.
+    """A training problem for DP-SGD with fixed mini-batches, which all engines solve.
 
     Attributes:
+      setting: The audit's setting: model, clipping norm, batch size and number of steps.
+      dataset: The training examples.
       batches: (steps, B) the indices of each mini-batch's examples.
+      learning_rate: The learning rate of plain SGD.
+      noise_multiplier: The noise multiplier sigma.
       theta_0: (p,) the initial parameters.
       stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
-      torch_order: (p,) the indices in theta of PyTorch's parameters, in PyTorch's order.
+      torch_order: (p,) for each entry of PyTorch's parameter vector, its index in theta_0.
     """
 
     setting: Setting
@@ -70,51 +77,54 @@ class Problem(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A running training.
+    """A training run of an engine that continues as long as it is called.
 
     Attributes:
-      run: Trains for a moment and returns the number of model-steps. Peers take a step on each mini-batch.
-      theta: () -> the parameters (p,) of the first model.
-      models: The number of models at once.
-      device: The device's name; "cpu" for any CPU.
+      run: Trains for a moment and returns the number of steps, summed over models. Peers take one step on
+        each of the problem's mini-batches.
+      get_theta: Returns the current parameters (p,) of the first model.
+      models: The number of models trained at once.
+      device: The name of the accelerator, or "cpu".
     """
 
     run: Callable[[], int]
-    theta: Callable[[], NDArray[np.float32]]
+    get_theta: Callable[[], NDArray[np.float32]]
     models: int
     device: str
 
 
 class Engine(NamedTuple):
-    """An engine, with the name of its package on PyPI.
+    """An implementation of DP-SGD.
 
     Attributes:
-      make: (problem, the number of models that each device trains at once) -> the training.
-      tried: The numbers of models at once to try.
-      one_thread: Whether it uses one core. A CPU then runs a process for each core.
+      package: The name of its package on PyPI.
+      make: (problem, the number of models that each device trains at once) -> a training run.
+      model_counts: The numbers of models at once to try; `find_fastest` keeps the fastest.
+      one_thread: True if the engine uses one core. A CPU then runs one process per core.
     """
 
     package: str
     make: Callable[[Problem, int], Training]
-    tried: Sequence[int] = (1, 8, 64, 512, 4096)
+    model_counts: Sequence[int] = (1, 8, 64, 512, 4096)
     one_thread: bool = False
 
 
 def make_problem(model: str, sources: Sources) -> Problem:
     """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The adversary is GC-R instead of GC-S, which costs the same per step and does not first simulate training.
+    It replaces the default adversary GC-S by GC-R. Both cost the same per step, but GC-S would first simulate
+    a training run.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
 
     prepare_jax()
     setting = setting_of(model, adversary="gc_r", **MODELS[model])
-    return problem_of(setting, task(model).data.load(sources))
+    return build_problem(setting, task(model).data.load(sources))
 
 
-def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of a setting, with our first step."""
+def build_problem(setting: Setting, dataset: Dataset) -> Problem:
+    """Returns the problem of training with a setting on a data set, and takes our first step on it."""
     import jax
     import jax.numpy as jnp
     from flax.traverse_util import flatten_dict
@@ -122,28 +132,30 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     from audit.mechanism import base
     from audit.training import build, game
 
-    played = build.build(setting, dataset)
+    audited = build.build(setting, dataset)
     fields = setting.mechanism
+    # Learning rate 1, and a mask of 0: no canary is inserted. `rehearse` trains without noise.
     hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
-    first_step = base.Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))
-    theta_0 = played.init(game.root(setting.seed, "theta"))
-    take_step = partial(base.rehearse, played.mechanism, canaries=base.no_canaries())
-    stepped = jax.jit(take_step)(hyper, theta_0, played.data, first_step)
+    first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
+    theta_0 = audited.init(game.root(setting.seed, "theta"))
+    take_step = partial(base.rehearse, audited.mechanism, canaries=base.no_canaries())
+    stepped = jax.jit(take_step)(hyper, theta_0, audited.data, first_step)
 
-    # The indices in theta, nested like Flax's parameters. Integers below 2^24 are exact in float32.
+    # Where theta has each of Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
-    places = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
+    indices_by_path = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
+    # Flax creates parameters in the order of calls, which is also PyTorch's order.
     created = model.module.init(jax.random.key(0), dataset.features[0])
-    # PyTorch's order of Flax's axes, by the number of axes: (in, out) or (height, width, in, out).
+    # Flax's axes in PyTorch's order: biases; (in, out); (height, width, in, out).
     axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
     order = []
-    for path in flatten_dict(created["params"]):  # in the order of calls, like PyTorch's parameters
-        indices = np.asarray(places[path], np.int64)
+    for path in flatten_dict(created["params"]):
+        indices = np.asarray(indices_by_path[path], np.int64)
         order.append(indices.transpose(axes[indices.ndim]).ravel())
     return Problem(
         setting,
         dataset,
-        batches=np.asarray(played.schedule.batches),
+        batches=np.asarray(audited.schedule.batches),
         learning_rate=fields.learning_rate,
         noise_multiplier=fields.noise_multiplier,
         theta_0=np.asarray(theta_0),
@@ -153,53 +165,63 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def measure_rate(training: Training, seconds: float) -> float:
-    """Returns the model-steps per second of a training that runs for at least some seconds."""
+    """Trains for at least some seconds and returns the steps per second, summed over models."""
     begin = time.perf_counter()
-    done = training.run()
+    steps = training.run()
     while time.perf_counter() - begin < seconds:
-        done += training.run()
-    return done / (time.perf_counter() - begin)
+        steps += training.run()
+    return steps / (time.perf_counter() - begin)
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
-    """Returns the training with the fastest number of models at once.
+    """Returns an engine's training run with the fastest of its numbers of models at once.
 
-    It tries numbers with per-example gradients that fit in memory.
+    It stops trying when the per-example gradients of all models exceed the memory bounds of this module.
     """
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
-    floats = problem.setting.mechanism.batch_size * problem.theta_0.size
+    floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
-    trainings: dict[float, Training] = {}  # by rate
-    for models in engine.tried:
-        if trainings and models * floats > max_floats:
+    by_rate: dict[float, Training] = {}
+    for models in engine.model_counts:
+        if by_rate and models * floats_per_model > max_floats:
             break
         training = engine.make(problem, models)
-        training.run()  # compiles
-        trainings[measure_rate(training, _TRIAL_SECONDS)] = training
+        training.run()  # compiles, which is not timed
+        by_rate[measure_rate(training, _TRIAL_SECONDS)] = training
         if training.device != "cpu":
             max_floats = _MAX_GPU_FLOATS
-    return trainings[max(trainings)]
+    return by_rate[max(by_rate)]
 
 
 def measure_distance(engine: Engine, problem: Problem) -> float:
-    """Returns the Euclidean distance of an engine's first step from ours, without noise and at rate 1."""
-    step = problem._replace(batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0)
-    training = engine.make(step, 1)
+    """Returns the Euclidean distance of an engine's first step from ours.
+
+    Both steps start at theta_0, without noise and at learning rate 1.
+    """
+    one_step = problem._replace(
+        batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0
+    )
+    training = engine.make(one_step, 1)
     training.run()
-    return float(np.linalg.norm(training.theta() - problem.stepped))
+    return float(np.linalg.norm(training.get_theta() - problem.stepped))
 
 
 def make_ours(problem: Problem, models: int) -> Training:
-    """Returns our training, as in `audit`: with noise and insertions, in chunks of runs."""
+    """Returns our training run: as in `audit`, with noise and canaries, in chunks of runs.
+
+    `models` has no effect, because our engine chooses the size of a chunk. It does not expose parameters, so
+    `get_theta` returns the reference step.
+    """
     import jax
 
     from audit.training import build, game
 
-    played = build.build(problem.setting, problem.dataset)
-    chunk_size = game.chunk_size(played, _RUNS)
-    chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
+    audited = build.build(problem.setting, problem.dataset)
+    chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
+    chunks = game.play(audited, [(0, _ENDLESS_RUNS)], chunk_size)
 
     def run() -> int:
+        """Trains the next chunk of runs."""
         runs = len(next(chunks).scores)
         return runs * problem.setting.schedule.steps
 
@@ -208,7 +230,10 @@ def make_ours(problem: Problem, models: int) -> Training:
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
-    """Returns jax_privacy's training: its clipped_grad and Gaussian noise, mapped over models."""
+    """Returns jax_privacy's training run of several models at once on each device.
+
+    It maps jax_privacy's `clipped_grad` and its Gaussian noise over models with the same mini-batches.
+    """
     import jax
     import jax.numpy as jnp
     from jax_privacy import clipping, noise_addition
@@ -229,15 +254,19 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     )
 
     def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
-        """Returns the parameters (p,) of one model after a step on each mini-batch."""
+        """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
+
+        `key` seeds its noise, `batches` (steps, B) has indices, and `data` is (features, labels).
+        """
         features, labels = data
         deviation = problem.noise_multiplier * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
+            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan."""
             theta, noise_state = carry
-            # Without `separate`, JAX cannot take per-example gradients of convolutions if models on several
-            # devices share their features.
+            # Without `separate`, JAX fails to take per-example gradients of convolutions when models on
+            # several devices share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
@@ -250,12 +279,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     models *= len(devices)
     data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
     batches = placement.everywhere(problem.batches)
-    # Each model has its own theta and key. New parameters reuse the old ones' memory.
+    # Models have different parameters and keys. Updated parameters reuse the memory of the old ones.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()
 
     def run() -> int:
+        """Takes a step of all models on each mini-batch, with another seed for each call."""
         nonlocal thetas
         call_key = jax.random.key(next(calls))
         keys = placement.by_run(jax.random.split(call_key, models))
@@ -266,14 +296,18 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
 
 def _make_torch_network(problem: Problem) -> Any:
-    """Returns the setting's model in PyTorch at theta_0, on the GPU if there is one."""
+    """Returns the problem's model as a PyTorch module with the parameters theta_0.
+
+    It is on the GPU if there is one. The layers repeat the architectures in `models`, in Flax's order.
+    """
     import torch
     from torch import nn
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a padded convolution without bias, followed by group normalization."""
+        """Returns a convolution without bias that keeps the image size at stride 1, and its group norm."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
-        return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # Flax's default
+        normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
+        return [convolution, normalization]
 
     class Block(nn.Module):
         """A residual block: two 3x3 convolutions and a shortcut."""
@@ -313,12 +347,15 @@ def _train_in_torch(
     problem: Problem,
     models: int,
     parameters: Iterable[Any],
-    take_step: Callable[..., None],
+    take_step: Callable[[Any, Any], None],
 ) -> Training:
-    """Returns a training of `models` models at once in PyTorch.
+    """Returns a training run in PyTorch.
 
-    `take_step` takes a mini-batch of features and labels, and changes `parameters`, the first model's, in
-    place.
+    Args:
+      problem: The problem.
+      models: The number of models that `take_step` trains at once.
+      parameters: The first model's parameter tensors, which `take_step` changes in place.
+      take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
     """
     import torch
 
@@ -335,6 +372,7 @@ def _train_in_torch(
         batches.append((inputs, labels))
 
     def run() -> int:
+        """Takes a step of all models on each mini-batch."""
         for features, labels in batches:
             take_step(features, labels)
         if device.type == "cuda":
@@ -342,22 +380,23 @@ def _train_in_torch(
         return models * len(batches)
 
     def get_theta() -> NDArray[np.float32]:
+        """Returns the first model's parameters in the order of theta_0."""
         vector = torch.nn.utils.parameters_to_vector(first_model)
         theta: NDArray[np.float32] = vector.detach().cpu().numpy()
-        return theta[np.argsort(problem.torch_order)]  # in our order
+        return theta[np.argsort(problem.torch_order)]
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
     return Training(run, get_theta, models, name)
 
 
 def make_opacus(problem: Problem, models: int) -> Training:
-    """Returns the training of one model by Opacus: GradSampleModule and DPOptimizer, in one thread."""
+    """Returns Opacus' training run of one model on one thread, with GradSampleModule and DPOptimizer."""
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
     from torch.nn.functional import cross_entropy
 
-    warnings.filterwarnings("ignore", "Full backward hook")  # set by Opacus
+    warnings.filterwarnings("ignore", "Full backward hook")  # raised by Opacus' hooks
     torch.set_num_threads(1)
     module = GradSampleModule(_make_torch_network(problem))
     optimizer = DPOptimizer(
@@ -376,9 +415,9 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns the training of several models at once with torch.func, on all cores or the GPU.
+    """Returns a training run of several models at once with torch.func, on all cores or the GPU.
 
-    Models share mini-batches and have different noise.
+    All models use the same mini-batches, with different noise.
     """
     import torch
     from torch.func import functional_call, grad, vmap
@@ -390,23 +429,29 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     rate = problem.learning_rate / problem.setting.mechanism.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
+        """Returns a model's loss on one example; `theta` has its parameters by name."""
         return cross_entropy(functional_call(network, theta, features[None]), label[None])
 
     per_example_gradients = vmap(grad(loss), (None, 0, 0))
 
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
-        """Returns the sum of the examples' gradients, each clipped by its norm over all parameters."""
+        """Returns the sum of the examples' clipped gradients for one model, by parameter name.
+
+        An example's gradient is clipped by its norm over all parameters.
+        """
         gradients = per_example_gradients(theta, features, labels)
-        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients.values())  # (B,)
-        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
-        return {name: torch.tensordot(factors, part, 1) for name, part in gradients.items()}
+        squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
+        norms = torch.sqrt(sum(squares))  # (B,)
+        factors = (norm / norms).clamp(max=1.0)
+        return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
 
     clipped_sums = vmap(clipped_sum, (0, None, None))
-    thetas = {}
+    thetas = {}  # (models, ...) by parameter name
     for name, parameter in network.named_parameters():
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: Any, labels: Any) -> None:
+        """Takes a step of all models, each with its own noise."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)
@@ -417,9 +462,9 @@ def make_torch_func(problem: Problem, models: int) -> Training:
 
 
 ENGINES = {
-    "ours": Engine("jax", make_ours, tried=(1,)),
+    OURS: Engine("jax", make_ours, model_counts=(1,)),
     "jax_privacy": Engine("jax-privacy", make_jax_privacy),
-    "opacus": Engine("opacus", make_opacus, tried=(1,), one_thread=True),
+    "opacus": Engine("opacus", make_opacus, model_counts=(1,), one_thread=True),
     "torch_func": Engine("torch", make_torch_func),
 }
 
@@ -430,50 +475,98 @@ def measure(
     rounds: int,
     sources: Sources,
 ) -> list[Record]:
-    """Times engines (keys of `ENGINES`) on a model (a key of `MODELS`), with a progress bar.
+    """Times engines on a model, with a progress bar.
 
-    Returns a record for each engine; see `make_table`. Raises InputError if the data cannot be read, an
-    engine fails, or its step differs from ours.
+    A round times every engine once, one after the other.
+
+    Args:
+      model: A key of `MODELS`.
+      engines: Keys of `ENGINES`.
+      rounds: The number of rounds.
+      sources: Where to read the model's data.
+
+    Returns:
+      A record for each engine: the `model`, the `engine`, its number of `processes`, its `rates` (steps per
+      second in each round, summed over models and processes), and the values that `_serve` sends first.
+
+    Raises:
+      InputError: The data cannot be read, an engine fails, or its first step differs from ours.
     """
-    with _start_process() as process:  # JAX ends with the process
-        problem = process.submit(make_problem, model, sources).result()
+    # In a separate process, so this process does not start JAX.
+    [(_, problem)] = as_completed(partial(make_problem, sources=sources), [model], processes=1)
     records: list[Record] = []
     teams = []
     with contextlib.ExitStack() as stack:
         for name in engines:
-            team = [stack.enter_context(_start_process())]
-            [described] = _ask(name, team, _prepare, problem)
+            team = [stack.enter_context(_start_engine(name, problem))]
+            [described] = _receive(name, team)
             require_agreement(name, described["distance_from_ours"], TOLERANCES[model])
             if ENGINES[name].one_thread and described["device"] == "cpu":
-                others = [stack.enter_context(_start_process()) for _ in range(cores() - 1)]
-                _ask(name, others, _prepare, problem)
+                others = []
+                for _ in range(cores() - 1):
+                    others.append(stack.enter_context(_start_engine(name, problem)))
+                _receive(name, others)
                 team += others
-            records.append({"model": model, "engine": name, "processes": len(team), **described})
+            records.append(
+                {"model": model, "engine": name, "processes": len(team), "rates": [], **described}
+            )
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                record["rates"].append(sum(_ask(record["engine"], team, _time)))
+                for connection in team:
+                    connection.send(_ROUND_SECONDS)
+                record["rates"].append(sum(_receive(record["engine"], team)))
     return records
 
 
-def _start_process() -> ProcessPoolExecutor:
-    """Starts a process that ignores Ctrl-C; it ends with its parent."""
-    return ProcessPoolExecutor(1, _SPAWN, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+def _start_engine(name: str, problem: Problem) -> Connection:
+    """Starts a process of an engine and returns the connection to its `_serve`.
+
+    The process ends when the connection is closed.
+    """
+    connection, their_end = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_serve, args=(name, problem, their_end), daemon=True)
+    process.start()
+    their_end.close()  # so `recv` fails if the process dies
+    return connection
 
 
-def _ask(
-    name: str,
-    team: Sequence[ProcessPoolExecutor],
-    function: Callable[..., Any],
-    *arguments: Any,
-) -> list[Any]:
-    """Calls a function in all processes of an engine at once; raises InputError if it fails."""
-    answers = [process.submit(function, name, *arguments) for process in team]
+def _serve(name: str, problem: Problem, connection: Connection) -> None:
+    """Prepares an engine in this process, sends its description, and then answers requests.
+
+    The description is a dictionary: the number of `models_at_once`, the `distance_from_ours` (see
+    `measure_distance`) and the `device`. A request is a number of seconds; the answer is the rate of training
+    for that time (see `measure_rate`).
+    """
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C stops the command, which ends this process
+    engine = ENGINES[name]
+    if engine.package.startswith("jax"):
+        prepare_jax()
+    distance = 0.0
+    if name != OURS:  # our first step is the reference
+        distance = measure_distance(engine, problem)
+    training = find_fastest(engine, problem)
+    connection.send(
+        {
+            "models_at_once": training.models,
+            "distance_from_ours": distance,
+            "device": training.device,
+        }
+    )
+    with contextlib.suppress(EOFError):  # the command has closed the connection
+        while True:
+            seconds = connection.recv()
+            connection.send(measure_rate(training, seconds))
+
+
+def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
+    """Returns the next message from each process of an engine; raises InputError if one has failed."""
     try:
-        return [answer.result() for answer in answers]
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name}: {type(error).__name__}: {reason}") from None
+        return [connection.recv() for connection in team]
+    except EOFError:
+        raise InputError(f"{name} failed, see its error above: remove it from --engines") from None
 
 
 def require_agreement(name: str, distance: float, tolerance: float) -> None:
@@ -485,38 +578,17 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     )
 
 
-_PREPARED: dict[str, Training] = {}  # in a process of an engine: its training, by the engine's name
-
-
-def _prepare(name: str, problem: Problem) -> Record:
-    """Prepares an engine for `_time`, and returns the start of its record, without rates."""
-    engine = ENGINES[name]
-    if engine.package.startswith("jax"):
-        prepare_jax()
-    distance = measure_distance(engine, problem)
-    training = find_fastest(engine, problem)
-    _PREPARED[name] = training
-    return {
-        "rates": [],
-        "models_at_once": training.models,
-        "distance_from_ours": distance,
-        "device": training.device,
-    }
-
-
-def _time(name: str) -> float:
-    """Returns the rate of a prepared engine."""
-    return measure_rate(_PREPARED[name], _ROUND_SECONDS)
-
-
 def make_table(timings: Sequence[Record]) -> Table[Record]:
-    """Returns the table with a row for each model and engine."""
+    """Returns a table with a row for each record of `measure`.
+
+    It adds the median rate and, if our engine was timed on the same model, the ratios of our rate to the
+    engine's to the records. A ratio is taken within a round, because a busy machine slows all engines.
+    """
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
-        for ours in select(timings, model=record["model"], engine="ours"):  # at most one
+        for ours in select(timings, model=record["model"], engine=OURS):  # at most one
             if record is not ours:
-                # Ratios are within rounds, since a slow round slows all engines.
                 record["ratios"] = np.divide(ours["rates"], rates).tolist()
     columns = (
         field("model", "model", left=True),
@@ -529,7 +601,7 @@ def make_table(timings: Sequence[Record]) -> Table[Record]:
 
 
 def _show_ratios(ratios: list[float]) -> str:
-    """Returns the median, the smallest and the largest ratio over rounds."""
+    """Formats the median, the smallest and the largest of the rounds' ratios."""
     median = _show_rate(statistics.median(ratios))
     return f"{median} ({_show_rate(min(ratios))} to {_show_rate(max(ratios))})"
 

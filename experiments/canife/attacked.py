@@ -14,9 +14,10 @@ from models.data.images import CIFAR10, FASHION_MNIST
 _IMAGES = (FASHION_MNIST.name, CIFAR10.name)
 IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMAGES)
 MODELS = (*IMAGE_MODELS, "character_lstm")
-_MAX_EPSILON = 512.0  # the largest epsilon per round that the exact law can compute
+_MAX_EPSILON = 512.0  # the largest epsilon of a round that `densities.epsilon_at` can compute
 STARTS = ("random", "sample")
-# Models' defaults that differ from those below: minutes on two cores, or the paper's values.
+# Defaults of models that differ from those of `Attacked`. They take minutes on two cores, or are the
+# paper's values.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -44,7 +45,7 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The setting of a training run under attack. It determines a measured round, except for the data."""
+    """The setting of a training run under attack. Together with the data, it determines every result."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "
@@ -54,11 +55,11 @@ class Attacked(FederatedTraining):
         choices=MODELS,
     )
     clients: int = described(
-        "Clients that share the images, 0: one example per client; or roles or users, 0: all.",
+        "Clients; 0: one per image, or all roles of Shakespeare.",
         **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients per round.", default=128, least=2, most=10**6)
-    rounds: int = described("Rounds of the training.", default=469, **_COUNT)
+    rounds: int = described("Training rounds.", default=469, **_COUNT)
     noise_multiplier: float = described(
         "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
@@ -103,14 +104,14 @@ class Attacked(FederatedTraining):
         choices=tuple(PENALTIES),
     )
     start: str = described(
-        "First sample of the design: random, or a sample from the pool.",
+        "First sample of the design: random, or sample, an example of the pool.",
         default="random",
         choices=STARTS,
     )
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
     keep_best: bool = described("Use the best sample of a design, not the last.", default=False)
     as_published: bool = described(
-        "Replace a client by the canary, with its raw gradient, as in the paper's code.",
+        "The canary replaces a client and sends its raw gradient, as in the paper's code.",
         default=False,
     )
     delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
@@ -121,7 +122,12 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting with the model's defaults for fields that are not `given`; checks all values."""
+    """Returns the setting of some values; raises InputError if a value is invalid.
+
+    Args:
+      values: The values of all fields.
+      given: The names of the fields that the user set. The others get the model's defaults.
+    """
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
     setting = Attacked(**(values | own))
@@ -131,31 +137,33 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 
 
 def require_computable(setting: Attacked) -> None:
-    """Raises InputError if there is so little noise that a round's exact epsilon may exceed 512.
+    """Raises InputError if a round's exact epsilon may exceed 512 because there is too little noise.
 
-    The law's grid ends there. No added canary leaks more than a perfect one, with mu = 1 / sigma.
+    The grid that computes exact epsilons ends there. No canary that is added leaks more than a perfect one,
+    with mu = 1 / sigma. Noise multiplier 0 is allowed, because its epsilon is known to be infinite.
     """
     from audit.laws import conversions  # loads SciPy
 
-    # Rounded up, so the noise that the message advises is accepted.
+    # Rounded up, so that the noise in the message is accepted.
     least = math.ceil(1000 / conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)) / 1000
     sigma = setting.noise_multiplier
     require(
         sigma == 0 or sigma >= least,
-        f"`noise_multiplier={sigma:g}`: a round may leak an epsilon above {_MAX_EPSILON:g}, which its exact "
-        f"law can't compute: give at least {least:g}",
+        f"`noise_multiplier={sigma:g}`: the exact epsilon of a round may exceed {_MAX_EPSILON:g}, which "
+        f"we cannot compute: give at least {least:g}",
     )
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Replaces a pool of 0 by at most 512 mock clients, a population of 0 by at most 2,048 training clients.
+    """Returns the setting with the numbers of clients in the pool and the population.
 
-    Raises InputError if a field exceeds the number of clients.
+    A pool of 0 becomes all mock clients, but at most 512. A population of 0 becomes all training clients, but
+    at most 2,048. Raises InputError if a field exceeds the number of clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    # A round draws its cohort from the training clients, a mock round from the population.
+    # A round draws its cohort from the training clients, and a mock round from the population.
     limits = {
         "cohort": min(population, train_clients),
         "population": train_clients,

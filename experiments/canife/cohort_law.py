@@ -1,15 +1,16 @@
-r"""The law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+r"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
-at x is the inverse transform along the line through any real tilt s,
+the clipping norm. Its distribution is a mixture of Gaussians over all cohorts. With the moment generating
+function M, the density at x is the inverse transform along the line through any real tilt s,
 
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
 
-Near the mean of the tilted law, e^{s x} p(x) normalized, the integral has no cancellation. So each x uses the
-nearest of several tilts, and tails have a small relative error. The trapezoidal rule converges faster than
-any power. The grid's error is the distance of the density's mass from 1. Between distant modes a density can
-be below rounding. It is raised to 1e-15 of its surroundings, which can only make an epsilon smaller.
+The tilted distribution has the density e^{s x} p(x) / M(s). Near its mean the integral has no cancellation.
+So each x uses the tilt whose mean is nearest, which gives a small relative error also in the tails. The
+trapezoidal rule converges faster than any power of the step. The error of the grid is the distance of the
+density's integral from 1. Between distant modes a density can be below rounding. There it is raised to 1e-15
+of the largest possible value, which can only decrease epsilon.
 """
 
 from typing import NamedTuple
@@ -23,98 +24,115 @@ from audit.laws.densities import DensityPair
 
 Array = NDArray[np.float64]
 
-_DEVIATIONS = 9.0  # the grid's range on either side of the mean, in deviations of the score
-_TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
-_PERIOD = 24.0  # the period of a computed tilted law, in deviations
-_CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
-_VALLEY = 1e-15  # the smallest density, relative to the largest possible integral
+# Deviations are standard deviations of the score, unless noted.
+_GRID_REACH = 9.0  # the grid's range on either side of the mean, in deviations
+_TILT_DISTANCE = 2.0  # the distance between the means of neighboring tilts, in deviations
+_PERIOD = (
+    24.0  # the trapezoidal rule makes a tilted density periodic; this is the period in deviations
+)
+_CUTOFF = 36.0  # the integral ends where |M(s + it) / M(s)| is below exp(-_CUTOFF)
+_MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # simulated rounds in memory at once, each with a number for every client
+_BLOCK = 1024  # the number of rounds to simulate at once; each needs a number per client
 
 
-class ScoreLaw(NamedTuple):
+class LogDensity(NamedTuple):
     """The log density (n,) of a score at evenly spaced points (n,)."""
 
     points: Array
     log_density: Array
 
 
-class _Tilted(NamedTuple):
-    """A round under a tilt s: M clients join independently, conditional on the cohort's size.
+class _TiltedCohort(NamedTuple):
+    """A round's cohort under a tilt s.
+
+    Clients join independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
 
     Attributes:
-      dots: The clients' dot products (M,).
-      cohort: The size of the cohort, less than M.
-      log_odds: The shared part of the log odds of joining; client i adds s a_i.
-      joins: (M,) the probabilities of joining; they sum to `cohort`.
+      dots: (M,) the clients' dot products a_i.
+      size: The number of clients in the cohort, less than M.
+      tilt: The tilt s.
+      log_odds: The log odds of joining are `log_odds` + s a_i.
+      joins: (M,) the probabilities of joining; they sum to `size`.
     """
 
     dots: Array
-    cohort: int
+    size: int
     tilt: float
     log_odds: float
     joins: Array
 
     def find_mean(self, sigma: float) -> float:
-        """Returns the mean of the tilted score, with its noise."""
+        """Returns the mean of the tilted score, with noise of standard deviation sigma."""
         return float(self.joins @ self.dots) + sigma**2 * self.tilt
 
 
 def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
-    """Draws scores (rounds,) without the canary.
+    """Draws the scores (rounds,) of rounds without the canary.
 
-    `dots` (M,) are the clients' dot products with the direction, over the clipping norm. A round has `cohort`
-    clients, drawn without replacement. `sigma` is the noise multiplier.
+    Args:
+      rng: The random generator.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round, drawn without replacement.
+      sigma: The noise multiplier.
+      rounds: The number of rounds.
     """
     once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
-        part = scores[start : start + _BLOCK]
-        joins = rng.multivariate_hypergeometric(once, cohort, len(part), method="count")
-        part += joins @ dots
+        block = scores[start : start + _BLOCK]  # a view, which is changed in place
+        joins = rng.multivariate_hypergeometric(once, cohort, len(block), method="count")
+        block += joins @ dots
     return scores
 
 
-def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
-    """Returns the density of a round's score without the canary, on an evenly spaced grid.
+def compute_log_density(
+    dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
+) -> LogDensity:
+    """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
-    `sigma` is above 0. `reach` (at most 0, at least 0) extends the grid beyond 9 standard deviations around
-    the mean. See `simulate_scores` for other arguments.
+    Args:
+      dots, cohort: See `simulate_scores`.
+      sigma: The noise multiplier, above 0.
+      reach: (at most 0, at least 0) how much further the grid extends than 9 standard deviations below and
+        above the mean.
     """
     clients = len(dots)
-    # The variance of a sum that is drawn without replacement.
+    # The variance of the sum over a cohort that is drawn without replacement.
     variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / (clients - 1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
-    low = mean - _DEVIATIONS * deviation + reach[0]
-    high = mean + _DEVIATIONS * deviation + reach[1]
+    low = mean - _GRID_REACH * deviation + reach[0]
+    high = mean + _GRID_REACH * deviation + reach[1]
     num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, num_steps + 1)
 
     if cohort == clients:  # only the noise is random
-        return ScoreLaw(points, stats.norm.logpdf(points, mean, sigma))
+        return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The noise moves the mean by sigma^2 per unit of tilt, so tilts up to `most` cover the whole grid.
-    most = (high - low) / sigma**2
+    # The noise moves the mean by sigma^2 per unit of tilt, so these tilts cover the whole grid.
+    max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
 
     def compute_distance(tilt: float, target: float) -> float:
+        """Returns the distance of the tilted score's mean from a target."""
         return _tilt(dots, cohort, tilt).find_mean(sigma) - target
 
-    tilted = []
+    cohorts = []
     for target in np.linspace(low, high, num_tilts):
         # The mean increases with the tilt, so there is a single root.
-        tilt = scipy.optimize.brentq(compute_distance, -most, most, args=(target,), xtol=1e-6)
-        tilted.append(_tilt(dots, cohort, tilt))
-    means = np.array([one.find_mean(sigma) for one in tilted])
-    distances = np.abs(points - means[:, None])
-    nearest = np.argmin(distances, axis=0)  # the tilt of each point
+        tilt = scipy.optimize.brentq(
+            compute_distance, -max_tilt, max_tilt, args=(target,), xtol=1e-6
+        )
+        cohorts.append(_tilt(dots, cohort, tilt))
+    means = np.array([tilted.find_mean(sigma) for tilted in cohorts])
+    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
     log_density = np.empty(len(points))
-    for i, one in enumerate(tilted):
-        log_density[nearest == i] = _invert_along(one, sigma, points[nearest == i])
-    return ScoreLaw(points, log_density)
+    for i, tilted in enumerate(cohorts):
+        log_density[nearest == i] = _invert_transform(tilted, sigma, points[nearest == i])
+    return LogDensity(points, log_density)
 
 
 def score_densities(
@@ -124,64 +142,68 @@ def score_densities(
     canary: float,
     replaces: bool = False,
 ) -> DensityPair:
-    """Returns the score's densities with and without the canary.
+    """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots, cohort, sigma: See `score_law`. A replaced client needs a cohort of at least 2.
+      dots, cohort: See `simulate_scores`. If the canary replaces a client, the cohort is at least 2.
+      sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
-      replaces: Whether the canary replaces a client (Errata C1) or is added, like the accountant's neighbors.
+      replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
+        the accountant's neighboring data sets.
     """
-    # The canary moves the score's mean by `shift`. With it, the density at x is that of the other clients at
-    # x - canary, which the grids must include.
+    # The canary moves the score's mean by `shift`. The score's density at x with the canary is the density of
+    # the other clients' score at x - canary, so the grid must include these points too.
     shift = canary - replaces * dots.mean()
     beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
-    law = score_law(dots, cohort, sigma, reach)
-    others = law
+    without = compute_log_density(dots, cohort, sigma, reach)
+    others = without
     if replaces:
-        others = score_law(dots, cohort - 1, sigma, reach)
+        others = compute_log_density(dots, cohort - 1, sigma, reach)
 
     # A cubic spline interpolates the log density. Outside of the grid the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
-    interpolated = spline(law.points - canary)
+    interpolated = spline(without.points - canary)
     log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
-    density_out = np.exp(law.log_density)
+    density_out = np.exp(without.log_density)
     density_in = np.exp(log_density_in)
-    spacing = law.points[1] - law.points[0]
+    spacing = without.points[1] - without.points[0]
     masses = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(masses - 1))
-    return DensityPair(law.points, density_out, density_in, error)
+    return DensityPair(without.points, density_out, density_in, error)
 
 
-def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
-    """Returns a round under a tilt, with log odds that let `cohort` clients join on average."""
+def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
+    """Returns a cohort under a tilt, with log odds such that `cohort` clients join on average."""
     untilted = special.logit(cohort / len(dots))
     # Every |s a_i| is below `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
 
     def compute_excess(log_odds: float) -> float:
+        """Returns the expected number of clients that join, minus `cohort`."""
         joins = special.expit(log_odds + tilt * dots)
         return float(np.sum(joins) - cohort)
 
     log_odds = scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach)
     joins = special.expit(log_odds + tilt * dots)
-    return _Tilted(dots, cohort, tilt, log_odds, joins)
+    return _TiltedCohort(dots, cohort, tilt, log_odds, joins)
 
 
-def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
-    r"""Returns the log density of the score at points (n,), by inverting its moment generating function.
+def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
+    r"""Returns the log density of the score at points (n,) from its moment generating function.
 
-    The trapezoidal rule stops when the integrand is below exp(-_CUT). Integrals are at least _VALLEY times
-    the integral of the integrand's absolute value, since rounding dominates below it.
+    It integrates along the line through the tilt (see the module) by the trapezoidal rule, up to the time t
+    after which the integrand is below exp(-_CUTOFF). An integral is raised to at least _MIN_DENSITY times the
+    integral of the integrand's absolute value, because rounding dominates below it.
     """
     dots, cohort, tilt, log_odds, joins = tilted
-    # The time step determines the period. At the last time exp(-(sigma t)^2 / 2) is below exp(-_CUT).
+    # The step of t determines the period. At the last t, exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
     variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
-    count = int(np.ceil(np.sqrt(2 * _CUT) / sigma / step)) + 1
+    count = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
-    # M(s + i t) / M(s): the clients' part, times the noise's M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s) is the clients' ratio times the noise's. The noise has M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     weights = _compute_ratios(tilted, times) * damping
     weights *= np.exp(1j * times * sigma**2 * tilt)
@@ -189,12 +211,11 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     weights[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ weights) * step / np.pi
-    total = np.sum(np.abs(weights))
-    least = _VALLEY * step / np.pi * total
-    log_integral = np.log(np.maximum(integral, least))
+    largest = np.sum(np.abs(weights)) * step / np.pi
+    log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
 
-    # log M(s), the mean of e^(s times the sum) over all equally likely cohorts, without the probability that
-    # `cohort` clients join, which `_compute_ratios` includes.
+    # log M(s): the log mean of e^(s times the sum) over all equally likely cohorts. It leaves out the
+    # probability that exactly `cohort` clients join, because `_compute_ratios` includes it.
     log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
     others = len(dots) - cohort
     log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)
@@ -203,13 +224,14 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     return np.asarray(log_integral - tilt * points + log_mass + log_noise)
 
 
-def _compute_ratios(tilted: _Tilted, times: Array) -> NDArray[np.complex128]:
-    """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
+def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
+    """Returns M(s + i t) / M(s) at times t (T,) for the sum over the cohort, without noise.
 
-    It includes the probability that `cohort` independent clients join: it is the coefficient of z^cohort in
-    the product of 1 - r + r z exp(i t a) over clients with joining probability r.
+    The result is multiplied by the probability that exactly as many independent clients join as the cohort
+    has. It is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with the
+    probability r of joining and the dot product a.
     """
-    coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
+    coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1
     for dot, joins in zip(tilted.dots, tilted.joins, strict=True):
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]

@@ -1,14 +1,14 @@
-"""Results of measured rounds as data frames and tables.
+"""The results of measured rounds as data frames and tables.
 
 A frame of rounds has a row for each measured round, and these columns:
 
-    round, test, health, norm, own     the round, the model's accuracy and the canary; see `Measured`
-    attack                             the attack's accuracy
-    deviation, clients                 the scores' standard deviation, with noise and from clients only
-    published, lower, upper            the published estimate and its interval, at delta 1/n
-    law_then, law                      the exact epsilon of the score, at 1/n and at the training's delta
-    perfect_then, perfect              the exact epsilon of a perfect canary
-    proven                             a lower bound, at the training's delta
+    round, test, health, norm, own     the round's number, the model's accuracy and the canary; see `Measured`
+    attack                             the accuracy of the attack
+    deviation, clients                 the scores' standard deviation, and the clients' part of it
+    published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
+    law_then, law                      the score's exact epsilon, at delta 1/n and at the training's delta
+    perfect_then, perfect              the exact epsilon of a perfect canary, at both deltas
+    proven                             a lower bound on epsilon, at the training's delta
     rate, mock_rate                    a client's sampling probability in a round and in a mock round
 """
 
@@ -32,25 +32,25 @@ _ROUNDS_HEAD = """\
 round  test health    |g|         published    law perfect    law perfect proven
 {}"""
 _NOTES = """\
-published: best threshold of {n} scores at delta 1/n [95% Clopper-Pearson], an
-estimate, at most {cap:.2f} whatever leaks. law: the exact epsilon of the score;
-perfect: of a canary that nothing disturbs, which is all that the round's noise
-allows. proven: a bound at 95% from {mock:,} mock rounds a world, at delta {delta:g}"""
+published: estimate at the best threshold of {n} scores, delta 1/n [95% Clopper-
+Pearson], at most {cap:.2f} for any leak. law: exact epsilon of the score. perfect:
+exact epsilon of a perfect canary, the largest possible for the round's noise.
+proven: a 95% bound from {mock:,} mock rounds per world, at delta {delta:g}"""
 _CURVES_NOTES = """\
-deviation: of the scores / C, both worlds' mean, with noise. attack: its
-accuracy. published: the estimate a round; law_then: exact; both at delta 1/n.
-training: epsilon up to there, composed of the published estimates"""
+deviation: of the scores / C with noise, mean of both worlds. attack: accuracy.
+published: estimate per round; law_then: exact epsilon; both at delta 1/n.
+training: epsilon up to this round, composed of the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns the frame of a training run's measured rounds, in their order."""
+    """Returns the frame of rounds (see the module) for measured rounds of a training run."""
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
     mu = 1 / sigma if sigma else np.inf
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        # Cohorts are drawn without replacement from a finite population.
+        # The variance is smaller because cohorts are drawn without replacement from a finite population.
         correction = 1 - setting.cohort / len(row.known)
         record = {
             "round": row.number,
@@ -77,20 +77,24 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
-    """Adds epsilon of the training run up to each measured round, by Renyi DP.
+    """Returns a frame of rounds with epsilon of the training run up to each round, by Renyi DP.
 
-    Each measured epsilon becomes the noise multiplier of a Gaussian round with the same epsilon, or the true
-    noise if infinite. All rounds that it represents are charged this noise: those before the measured round
-    if `backward`, as in the public code, or those after it, as in the paper. The additional columns are
+    The epsilon of a measured round is converted to the noise multiplier of a Gaussian round with the same
+    epsilon. An infinite epsilon becomes the true noise multiplier. All rounds that the measured round
+    represents are charged this noise. The additional columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
         training_lower, training_upper     from the ends of their intervals, converted by Renyi DP
-        training_gaussian                  from the published estimates, converted by the Gaussian curve
-        training_law                       from the exact laws, converted by the Gaussian curve
+        training_gaussian                  from the published estimates, converted exactly
+        training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
 
-    `frame` has all measured rounds, in order.
+    Args:
+      setting: The setting of the training run.
+      frame: A frame of all measured rounds, in order.
+      backward: True if a measured round represents the rounds before it, as in the public code. False if it
+        represents those after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
@@ -101,7 +105,10 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     def charge(
         epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
     ) -> list[float]:
-        """Returns the composed epsilons from rounds' epsilons at delta."""
+        """Returns epsilon of the training run up to each round, from the rounds' epsilons at `delta`.
+
+        `find_noise` is (epsilon, delta) -> the noise multiplier of a Gaussian release.
+        """
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
             noise = setting.noise_multiplier
@@ -110,17 +117,17 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
             charges.append(Charge(noise, rate, count))
         return rounds.cumulative(charges, setting.delta)
 
-    then = 1 / setting.scores
-    # As in the public code, small estimates are raised.
+    paper_delta = 1 / setting.scores
+    # The public code raises small estimates.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     upper = frame["upper"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(published, rounds.renyi_noise, then),
-        training_lower=charge(lower, rounds.renyi_noise, then),
-        training_upper=charge(upper, rounds.renyi_noise, then),
-        training_gaussian=charge(published, rounds.gaussian_noise, then),
+        training=charge(published, rounds.renyi_noise, paper_delta),
+        training_lower=charge(lower, rounds.renyi_noise, paper_delta),
+        training_upper=charge(upper, rounds.renyi_noise, paper_delta),
+        training_gaussian=charge(published, rounds.gaussian_noise, paper_delta),
         training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
         accountant=charge(pd.Series(np.inf, frame.index), rounds.gaussian_noise, setting.delta),
     )
@@ -131,26 +138,30 @@ def average_over_seeds(
 ) -> pd.DataFrame:
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
-    `stored` has the settings and the frames of their measured rounds. The result's columns are `curve`, `x`,
-    `round`, `trainings`, and the mean and standard deviation of every other column, such as `health` and
-    `health_deviation` (NaN for infinite values and for one seed).
+    Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
+    every column of a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN for
+    infinite values and for a single seed.
+
+    Args:
+      sweep: The sweep.
+      stored: The setting of each stored training run, with the frame of its measured rounds.
     """
-    parts = []
+    frames = []
     for setting, frame in stored:
         x = frame[ROUND]
         if sweep.x == ROUND:
             frame = compose(setting, frame)
         else:
             x = getattr(setting, sweep.x)
-        parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
-    by_point = pd.concat(parts).groupby(["curve", "x", ROUND], sort=False)
+        frames.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
+    by_point = pd.concat(frames).groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats the measured rounds as a table."""
-    # The largest finite estimate has one error of each kind; 0 for very few scores.
+    """Formats a frame of rounds as a table, with the meaning of its columns below."""
+    # The largest finite estimate has one error of each kind. It is 0 for very few scores.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -174,7 +185,7 @@ def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
 
 
 def show_texts(measured: Sequence[Measured]) -> str:
-    """Formats designed texts by round, as in Table 1 of the CANIFE paper."""
+    """Formats the designed texts of measured rounds, as in Table 1 of the paper."""
     lines = ["round canary, a designed text; a line break is shown as \\n"]
     for row in measured:
         lines += textwrap.wrap(
@@ -188,10 +199,11 @@ def show_texts(measured: Sequence[Measured]) -> str:
 
 
 def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
-    """Formats the training run's epsilon, with a line for each method.
+    """Formats the training run's epsilon, with a line for each way to compute it.
 
     For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
-    line also counts the mock rounds as released (Errata C4).
+    line adds the cost of the mock rounds to the accountant's epsilon, as if they were released (Errata C4).
+    `frame` is that of `compose`, with the same `backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -208,11 +220,11 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
 
-    way = "backward" if backward else "forward"
+    direction = "backward" if backward else "forward"
     ends = f"[{last['training_lower']:.2f}, {last['training_upper']:.2f}]"
     published = f"{last['training']:.2f} {ends}"
     return f"""\
-epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {way}:
+epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   as published, through Renyi DP             {published:>20}
   as published, through the Gaussian curve   {last["training_gaussian"]:>20.2f}
   as published, of a perfect canary          {perfect:>20.2f}
@@ -222,17 +234,17 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {way}:
 
 
 def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Formats the points of a sweep's curves as a table of means and deviations over seeds."""
-    shown = {"attack": 2, "published": 2, "law_then": 2, "training": 2}  # decimals
-    which = ""
+    """Formats a sweep's curves (`average_over_seeds`) as a table of means and deviations over seeds."""
+    decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
+    heading = ""
     if sweep.x != ROUND:  # these sweeps train without noise
-        shown = {"deviation": 3, "attack": 2, "health": 3}
-        which = f"round {averages[ROUND].max()}, "
+        decimals_by_name = {"deviation": 3, "attack": 2, "health": 3}
+        heading = f"round {averages[ROUND].max()}, "
     columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}
-    for name, decimals in shown.items():
+    for name, decimals in decimals_by_name.items():
         means = averages[name].map(f"{{:.{decimals}f}}".format)
         deviations = averages[f"{name}_deviation"].map(f" ({{:.{decimals}f}})".format)
-        columns[name] = means + deviations.replace(" (nan)", "")  # of a single value
-    which += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
+        columns[name] = means + deviations.replace(" (nan)", "")  # for a single seed
+    heading += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
     table = pd.DataFrame(columns).to_string(index=False)
-    return "\n".join([f"{sweep.name}: {sweep.title}", which, table, _CURVES_NOTES])
+    return "\n".join([f"{sweep.name}: {sweep.title}", heading, table, _CURVES_NOTES])

@@ -1,13 +1,12 @@
-"""Designs a canary sample with a gradient that is orthogonal to clients' updates, for a frozen model.
+"""Designs a canary whose gradient is nearly orthogonal to the updates of clients, for a frozen model.
 
-Gradient descent over the sample minimizes a penalty of the sample's gradient g in R^p against a minibatch of
-n mock updates u_i, clipped to C. It raises |g| to C or to a constant k:
+Gradient descent over the sample minimizes a penalty on the sample's gradient g in R^p. A step uses a
+minibatch of n mock clients' updates u_i, clipped to norm C. The penalties also lengthen g to C or to a
+constant k:
 
-    as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
-    as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
-    of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of its Appendix A
-
-"Loss 2" of that appendix is the printed sum.
+    as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
+    as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A
+    of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of Appendix A
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algorithm 1 and Appendix A.
 """
@@ -26,16 +25,19 @@ from audit.mechanism.base import Tree
 
 _TINY = 1e-12  # keeps the derivative of a norm at 0 finite
 
-# (theta (p,), sample, key) -> the model's loss of the sample; the key draws relaxed samples
+# (theta (p,), sample, key) -> the model's loss on the sample. Texts are drawn with the key.
 SampleLoss = Callable[[Array, Tree, Array], Array]
-# (sample's gradient (p,), clipped updates (b, p)) -> the objective
+# (the sample's gradient (p,), clipped updates (n, p)) -> the penalty
 Penalty = Callable[[Array, Array], Array]
 
 
 class Designed(NamedTuple):
-    """The result of a design: the last sample, as in the paper, and that with the smallest penalty.
+    """The result of a design.
 
-    Penalties are on each step's minibatch; `losses` (steps + 1,) has all.
+    Attributes:
+      last: The sample after all steps, as in the paper.
+      best: The sample with the smallest penalty.
+      losses: (steps + 1,) the penalty before each step and after the last, each on another minibatch.
     """
 
     last: Tree
@@ -49,8 +51,8 @@ class Designer(NamedTuple):
     Attributes:
       run: (theta (p,), first sample, clipped updates (n, p), steps, key) -> the result. Raises InputError if
         a penalty is not finite.
-      gradient: (theta, settled sample) -> the sample's gradient (p,).
-      penalty: (gradient, updates) -> the objective.
+      gradient: (theta, sample) -> the gradient (p,) of the loss on a sample whose text, if any, is drawn.
+      penalty: (gradient (p,), clipped updates (n, p)) -> the penalty.
     """
 
     run: Callable[[Array, Tree, Array, int, Array], Designed]
@@ -59,44 +61,55 @@ class Designer(NamedTuple):
 
 
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
+    """Returns the public code's penalty for a gradient (p,) and updates (n, p), with k and C."""
     products = updates @ (clipping_norm * gradient / _norm(gradient))
     return gradient.size * (_shortfall(norm_constant, gradient) + jnp.mean(products**2))
 
 
 def as_printed(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the penalty of the paper's Equation 2 of a gradient (p,) against updates (b, p)."""
+    """Returns the penalty of the paper's Equation 2 for a gradient (p,) and updates (n, p).
+
+    The first argument, the norm constant of `as_run`, has no effect.
+    """
     products = updates @ gradient
     return _shortfall(clipping_norm, gradient) + jnp.sum(products**2)
 
 
 def of_the_mean(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the penalty "loss 1" of Appendix A of a gradient (p,) against updates (b, p)."""
+    """Returns the penalty "loss 1" of Appendix A for a gradient (p,) and updates (n, p).
+
+    The first argument, the norm constant of `as_run`, has no effect.
+    """
     products = updates @ gradient
     return _shortfall(clipping_norm, gradient) + jnp.mean(products) ** 2
 
 
-def _shortfall(least: float, gradient: Array) -> Array:
-    """Returns max(least - |gradient|, 0)^2."""
-    return jnp.maximum(least - _norm(gradient), 0.0) ** 2
+def _shortfall(min_norm: float, gradient: Array) -> Array:
+    """Returns max(min_norm - |gradient|, 0)^2."""
+    return jnp.maximum(min_norm - _norm(gradient), 0.0) ** 2
 
 
 def _norm(gradient: Array) -> Array:
+    """Returns the norm of a gradient, with a finite derivative at 0."""
     return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
 
 
-def designer(
+def make_designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample by gradient descent on a penalty of its gradient.
+    """Returns functions that design a sample by gradient descent on a penalty on its gradient.
 
-    `loss` is the model's loss of a sample. A step draws a minibatch of updates without replacement.
+    Args:
+      loss: The model's loss on a sample.
+      penalty: The penalty on the sample's gradient.
+      optimizer: The optimizer of the sample.
+      minibatch: The number of updates in a step, drawn without replacement.
     """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty of the sample's gradient against a minibatch of the updates (b, p)."""
-        draw_key, relax_key = jax.random.split(key)
-        gradient = jax.grad(loss)(theta, sample, relax_key)
+        """Returns the penalty on the sample's gradient for a minibatch of the updates (n, p)."""
+        draw_key, loss_key = jax.random.split(key)
+        gradient = jax.grad(loss)(theta, sample, loss_key)
         if minibatch < len(updates):
             chosen = jax.random.choice(draw_key, len(updates), (minibatch,), replace=False)
             updates = updates[chosen]
@@ -104,12 +117,17 @@ def designer(
 
     @jax.jit
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key, and returns the samples and penalties before the steps."""
+        """Takes a step for each key, and chooses from the samples before each step."""
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent from `carry`, a sample and the optimizer's state.
+            """Takes a step of gradient descent.
 
-            Returns the next pair, and the sample before the step with its penalty on the step's minibatch.
+            Args:
+              carry: The sample and the optimizer's state.
+              key: The step's key.
+
+            Returns:
+              The next carry, and the sample before the step with its penalty.
             """
             sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
@@ -120,12 +138,14 @@ def designer(
         _, (samples, losses) = jax.lax.scan(descend, start, keys)
 
         def choose(index: Any) -> Tree:
+            """Returns the sample before a step."""
             return jax.tree.map(lambda leaf: leaf[index], samples)
 
         return Designed(choose(-1), choose(jnp.argmin(losses)), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        # An additional step gives the penalty of the sample after all steps. Its change is discarded.
+        """Designs a sample; see `Designer`."""
+        # One more step gives the sample after all steps and its penalty. Its change is discarded.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
         require(

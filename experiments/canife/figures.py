@@ -1,4 +1,4 @@
-"""Draws a training run under measurement (Figures 1, 3 and 4) and sweeps (Figures 5a, 5b, 8a and 8c)."""
+"""Draws a measured training run (Figures 1, 3 and 4) and the sweeps (Figures 5a, 5b, 8a and 8c)."""
 
 import itertools
 from functools import partial
@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# The columns to draw over rounds, by panel.
+# The columns of a frame of rounds to draw over rounds, by the title of their panel.
 _OVER_ROUNDS = {
     "epsilon of the training": [
         "accountant",
@@ -39,7 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# The title of each quantity's panel, and the quantity of its dashed lines, only for sweeps with noise.
+# By quantity: its panel's title, and the quantity of the panel's dashed lines, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -51,9 +51,9 @@ _PANELS = {
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves from stored cells, and makes their table.
+    """Draws a sweep's curves and makes their table from the cells whose rounds are all stored.
 
-    A cell is missing unless all its rounds are stored. Without stored cells there is no figure.
+    The other cells count as missing. Without any stored cell there is no figure.
     """
     assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
@@ -72,7 +72,15 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, without infinite values, in four panels."""
+    """Draws epsilon of a training run and of its rounds, health and accuracies, and scores, in four panels.
+
+    Infinite values are left out.
+
+    Args:
+      setting: The setting of the training run.
+      last: The measured round whose scores are drawn.
+      frame: The frame of all measured rounds, from `curves.compose`.
+    """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
@@ -95,10 +103,10 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves (`curves.average_over_seeds`) over x, with standard deviations as bars.
+    """Draws a sweep's curves (`curves.average_over_seeds`), with standard deviations over seeds as bars.
 
-    If x is the round, three more panels show the model's accuracy, and epsilon of a round and of the training
-    run.
+    Three panels show deviation, attack and health. If x is the round, three more show the model's accuracy,
+    and epsilon of a round and of the training run. Infinite values are left out.
     """
     labels = averages["curve"].replace(PENALTIES)
     labelled = averages.assign(curve=labels).set_index(["x", "curve"])
@@ -106,12 +114,12 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     colors = [style.BLUE, style.VERMILION, style.GREEN]
 
     def draw_panel(axis: Axes, quantity: str, dashed: str) -> None:
-        """Draws a quantity's curves with bars, and another quantity's dashed lines, if any."""
+        """Draws a quantity's curves with bars, and dashed lines of another quantity unless it is ""."""
         bars = finite[f"{quantity}_deviation"].unstack()
         looks = {"ax": axis, "color": colors, "legend": False}
         finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
         if dashed:
-            # Names that begin with an underscore are not in the legend.
+            # Matplotlib leaves names that begin with an underscore out of the legend.
             finite[dashed].unstack().add_prefix("_").plot(style="--", **looks)
             axis.set_ylim(0, None)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,4 +1,4 @@
-"""Stores measured rounds of a training run under attack. Importing this module does not start JAX."""
+"""Stores the measured rounds of a training run. Importing this module does not start JAX."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,27 +12,29 @@ from audit.storage.store import Store
 from experiments.canife.attacked import Attacked, identity
 
 Floats = NDArray[np.float64]
-Canary = NDArray[np.float32] | str  # normalised pixels, or a text
+Canary = NDArray[np.float32] | str  # normalized pixels, or a text
 _ROUND_FILE = "round_{:07d}.npz"
 
 
 class Measured(NamedTuple):
-    """A measured round. The attributes are the names in its file.
+    """A measured round. The attributes are also the names of the arrays in its file.
+
+    C is the clipping norm, and the canary's direction is its gradient, divided by its norm.
 
     Attributes:
-      number: The round, from 1.
+      number: The number of the round, from 1.
       clients: The number of training clients.
-      accuracy: The frozen model's accuracy on the test set.
-      health: The share of the first sample's penalty that the design removed, over the whole pool.
+      accuracy: The accuracy on the test set of the model before this round.
+      health: The fraction of the first sample's penalty that the design removed.
       norm: The norm of the canary's gradient before clipping.
-      own: The dot product of the canary's update with its direction, over the clipping norm C.
-      known: (M,) the clients' dot products with this direction, over C.
-      scores_in, scores_out: The scores of the published estimate, over C.
-      exact, exact_then: The score's exact epsilon, at the training run's delta and at the paper's 1/n for n
-        scores.
+      own: The dot product of the canary's update with its direction, over C.
+      known: (M,) the clients' dot products with the canary's direction, over C.
+      scores_in, scores_out: The scores of the published estimate with and without the canary, over C.
+      exact: The exact epsilon of the score at the training's delta.
+      exact_then: The exact epsilon of the score at the paper's delta, 1/n for n scores.
       proven: A lower bound on epsilon from many more mock rounds, without assumptions.
       canary: The canary's normalized pixels, or its text.
-      label: The probabilities of its label.
+      label: The probabilities of its label; empty for a text.
     """
 
     number: int
@@ -57,18 +59,18 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns a setting's stored rounds among the given numbers, without loading data."""
+    """Returns a setting's stored rounds among the given numbers, for data with any checksum."""
     store = held.open(identity(setting))
     return [] if store is None else read_rounds(store, numbers)
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns the stored rounds among the given numbers; reports and skips damaged and foreign files."""
+    """Returns the stored rounds among the given numbers. It reports damaged files and leaves them out."""
     measured = []
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")
         if arrays is not None:
-            # Numbers and texts are stored as 0-dimensional arrays.
+            # Numbers and texts are stored as arrays without dimensions.
             values: dict[str, Any] = {}
             for name in Measured._fields:
                 value = arrays[name]

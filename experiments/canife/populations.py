@@ -1,7 +1,7 @@
-"""Models and their clients: sampling and training by DP-FedAvg.
+"""Models and their clients: how clients are sampled, train by DP-FedAvg, and send updates.
 
-If each client has one example and sends its gradient, this is DP-SGD: a round is a step with the cohort as
-its mini-batch.
+If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
+is the mini-batch.
 """
 
 import dataclasses
@@ -28,13 +28,19 @@ from models.catalogue import TASKS, federated_task
 from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
-_MOCK_SHARE = 0.1  # of the roles, as in the paper
+_MOCK_FRACTION = 0.1  # the fraction of roles that are mock clients, as in the paper
 # (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
 UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):
-    """The training clients, the mock clients for the design of canaries, and the test features and labels."""
+    """The data of a setting.
+
+    Attributes:
+      train: The training clients.
+      mock: The mock clients, whose updates design canaries.
+      test: The features and labels of the test set.
+    """
 
     train: Clients
     mock: Clients
@@ -42,25 +48,26 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients, with up to `setting.examples` examples (0: all), and its test set."""
+    """Returns a setting's clients, with at most `setting.examples` examples each (0: all), and test set."""
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
-        train = _limit_examples(train, setting.examples)
-        mock = _limit_examples(mock, setting.examples)
+        train = _keep_first(train, setting.examples)
+        mock = _keep_first(mock, setting.examples)
     return Split(train, mock, test)
 
 
-def _limit_examples(clients: Clients, most: int) -> Clients:
-    """Returns clients with only the first `most` examples of each."""
+def _keep_first(clients: Clients, most: int) -> Clients:
+    """Returns clients with only their first examples, at most `most` each."""
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Splits training images over training clients, and test images over mock clients.
+    """Splits training images over the training clients, and test images over the mock clients.
 
-    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution. Mock
-    clients have the same number of images on average.
+    If `setting.clients` is 0, each client has one image. Otherwise each class is split over clients by a
+    symmetric Dirichlet(alpha) distribution, and mock clients have as many images as training clients on
+    average.
     """
     train, test = data.clients(setting)
     assert test is not None  # all data sets of images have a test set
@@ -69,21 +76,21 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # A different seed, so mock client i does not prefer the classes of client i.
+        # Another seed, so that mock client i does not prefer the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Returns a tenth of Shakespeare's roles as mock clients, and `setting.clients` others (0: all).
+    """Returns a tenth of Shakespeare's roles as mock clients, and others as training clients.
 
-    The seed chooses the mock clients. Their examples are also the test set. Raises InputError if `clients`
-    exceeds the number of other roles.
+    The seed chooses the mock clients, whose examples are also the test set. There are `setting.clients`
+    training clients, or all other roles if it is 0. Raises InputError if it exceeds their number.
     """
-    # 0 loads all roles, so mock clients do not depend on the number of training clients.
+    # All roles (0) are loaded, so that the mock clients do not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
-    mock_clients = max(round(_MOCK_SHARE * roles.number), 1)
+    mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
     limit = roles.number - mock_clients
     require(setting.clients <= limit, f"`clients={setting.clients}`: give 0 to {limit:,}")
     train_clients = setting.clients or limit
@@ -93,7 +100,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns the kind of canary for a setting's model."""
+    """Returns the functions for canaries of a setting's model: texts for a language model, else images."""
     if setting.model not in settings.IMAGE_MODELS:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
@@ -107,15 +114,17 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
 
 
 class Population(NamedTuple):
-    """A setting's model and clients.
+    """The model and the clients of a setting.
 
     Attributes:
+      split: The clients and the test set.
+      samples: The functions for canaries.
       rate: The learning rate of the clients' SGD.
-      updates: (theta, the clients' arrays, members (n,)) -> the members' clipped updates (n, p).
+      updates: Returns clients' clipped updates; see `UpdatesOf`.
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
-        cohort depends only on the seed and the round's number.
-      accuracy: (theta (p,)) -> the model's accuracy on the test set.
+        cohort depends only on the seed and the number of the round.
+      accuracy: (theta (p,)) -> the accuracy on the test set.
     """
 
     split: Split
@@ -128,15 +137,15 @@ class Population(NamedTuple):
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Returns the population of a setting and its clients."""
+    """Compiles the functions that train a setting's model and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # Compiled shapes are those of the client with the most examples.
+    # All clients share compiled shapes, those of the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, so its update is its gradient.
+        # A client with one example takes one step at rate 1, which makes its update its gradient.
         rate = 1.0
         choices = choices._replace(epochs=1)
     federated = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
@@ -144,7 +153,8 @@ def make_population(setting: Attacked, split: Split) -> Population:
     data = tuple(map(jnp.asarray, split.train.arrays))
 
     @jax.jit
-    def play(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+    def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+        """Returns the state after the rounds of a schedule, without canaries."""
         hyper = base.Hyperparameters(
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
@@ -155,13 +165,14 @@ def make_population(setting: Attacked, split: Split) -> Population:
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
+        """Draws the cohorts of some rounds and trains on them; see `Population`."""
         cohorts = []
         for number in range(first, first + rounds):
             purpose = f"cohort {number}"
             cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # without canaries
-        after: base.State = play(state, data, schedule)
+        schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
+        after: base.State = play_rounds(state, data, schedule)
         return after
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
@@ -177,31 +188,36 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
-    """Draws indices (size,) of clients without replacement, by seed and purpose, in no random order."""
+    """Draws the indices (size,) of some of the clients without replacement.
+
+    The draw depends on the seed and the purpose. The order of the indices is not random.
+    """
     return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a random generator for the setting's seed and a purpose."""
+    """Returns a random generator that depends on the setting's seed and the name of a purpose."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _compile_updates(
     setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
 ) -> UpdatesOf:
-    """Returns a function that trains clients and returns their clipped updates."""
+    """Compiles the function that trains each client from theta and returns the clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
-    # Unlike in training, clients shuffle their examples in the same order at each call.
+    # A constant key: clients shuffle their examples in the same order at each call, unlike in training.
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def updates(theta: Array, data: base.Data, members: Array) -> Array:
+    def compute_updates(theta: Array, data: base.Data, members: Array) -> Array:
+        """Returns the clipped updates of members; see `UpdatesOf`."""
+
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update (p,): the sum over a cohort of one."""
+            """Returns a client's clipped update (p,), the sum of updates over a cohort of one."""
             cohort = member[None]
             return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return sent
 
-    return updates
+    return compute_updates

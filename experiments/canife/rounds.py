@@ -1,11 +1,12 @@
-"""CANIFE's estimates from a round's scores, and their composition over a training run.
+"""CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-The estimates are not confidence bounds: the threshold is chosen on the same scores, and n scores per world
-give at most log((1 - delta) n - 1) for any leak (Errata C6, C7). An epsilon is converted to a noise
-multiplier by the published inversion of Renyi DP, or exactly by the Gaussian curve (Errata C5).
+The estimate is not a confidence bound, because its threshold is chosen on the same scores. With n scores per
+world it is at most log((1 - delta) n - 1), however much the round leaks (Errata C6, C7). An epsilon is
+converted to the noise multiplier of a Gaussian release, either by the published inversion of Renyi DP or
+exactly (Errata C5).
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature, because
-dp-accounting skips orders below about 1.7 here (Errata C11).
+Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism. We compute its divergences by
+quadrature, because dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -23,24 +24,28 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions, intervals
+from audit.methods.thresholds import ErrorCounts, count_errors
 
 Array = NDArray[np.float64]
 
 # Opacus' orders of Renyi DP.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
-MIN_LOWER = 0.2  # the public code raises lower ends of intervals to this value
-_MIN_SIGMA = 1e-3  # the search range of `renyi_noise`
+MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this value
+# The search range of `renyi_noise`.
+_MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
-_REACH = 13.0  # standard deviations of a quadrature's grid below 0 and above the order
-_NUM_SIMULATIONS = 150  # of a perfect canary's estimate
+_GRID_REACH = 13.0  # a quadrature's range below 0 and above the order, in standard deviations
+_NUM_SIMULATIONS = 150  # as in the paper, of a perfect canary's estimate
 
 
 class RoundEstimate(NamedTuple):
-    """A round's estimate of epsilon (infinite if a threshold separates the worlds). It is not a bound.
+    """A round's estimate of epsilon, which is not a bound.
 
-    `lower` and `upper` are the formula at the ends of both error rates' Clopper-Pearson intervals, without a
-    correction for the choice of the threshold.
+    Attributes:
+      epsilon: The estimate; infinite if a threshold separates the scores of both worlds.
+      lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. They ignore
+        that the threshold was chosen on the same scores.
     """
 
     epsilon: float
@@ -49,7 +54,7 @@ class RoundEstimate(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Rounds to compose as Poisson-sampled Gaussian releases with the same noise."""
+    """A number of rounds that are composed as Poisson-sampled Gaussian releases with the same noise."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -63,18 +68,18 @@ def best_epsilon(
     confidence: float = 0.95,
     by_accuracy: bool = False,
 ) -> RoundEstimate:
-    """Returns the published estimate: the largest epsilon over thresholds with both kinds of errors.
+    """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors
-    (Errata C7).
+    It is infinite if a threshold separates the scores of both worlds, and 0 if no threshold has errors of
+    both kinds (Errata C7).
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
       delta: 1 / (n + m) in the paper.
-      confidence: The confidence of the intervals of both error rates.
-      by_accuracy: Whether to choose the threshold with the best accuracy, as the public code until February
-        2023 (with delta 1e-5).
+      confidence: The confidence of each error rate's interval.
+      by_accuracy: True chooses the threshold with the best accuracy instead of the largest epsilon, as in the
+        public code until February 2023 (with delta 1e-5).
     """
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
@@ -85,10 +90,10 @@ def best_epsilon(
     has_none = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
     epsilons = np.select([has_none, has_both], [np.inf, epsilons], -np.inf)
-    ranks = epsilons
+    criterion = epsilons
     if by_accuracy:
-        ranks = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
-    best = int(np.argmax(ranks))
+        criterion = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
+    best = int(np.argmax(criterion))
 
     fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
     fnr = intervals.clopper_pearson(int(false_negatives[best]), n_in, confidence)
@@ -99,47 +104,45 @@ def best_epsilon(
     return RoundEstimate(*values.tolist())
 
 
-def _count_errors(
-    scores_in: ArrayLike, scores_out: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the numbers of false positives and false negatives at each distinct score as a threshold."""
-    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # decreasing
-    true_negatives = np.searchsorted(np.sort(scores_out), thresholds)
-    false_positives = np.size(scores_out) - true_negatives
-    false_negatives = np.searchsorted(np.sort(scores_in), thresholds)
-    return false_positives, false_negatives
+def _count_errors(scores_in: ArrayLike, scores_out: ArrayLike) -> ErrorCounts:
+    """Counts the errors of guessing "in" from each distinct score upwards, from the largest score down."""
+    distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
+    # `count_errors` guesses "in" above a threshold, so thresholds are just below the scores.
+    just_below = np.nextafter(distinct, -np.inf)
+    return count_errors(np.asarray(scores_in), np.asarray(scores_out), just_below)
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Returns the largest accuracy over all thresholds, with equal weights for both worlds."""
+    """Returns the attack's largest accuracy over all thresholds, if both worlds are equally likely."""
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     errors = false_positives / np.size(scores_out) + false_negatives / np.size(scores_in)
     return float(1 - min(errors.min(), 1.0) / 2)
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise."""
+    """Returns epsilon at delta of a Gaussian release, by Renyi DP; infinite for noise multiplier 0."""
     return composed([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, that has this `renyi_epsilon`."""
+    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon."""
 
     def compute_excess(sigma: float) -> float:
+        """Returns the epsilon of a noise multiplier, minus the required epsilon."""
         return renyi_epsilon(float(sigma), delta) - epsilon
 
     return float(scipy.optimize.brentq(compute_excess, _MIN_SIGMA, _MAX_SIGMA, rtol=1e-13))
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier of a Gaussian release with exactly this epsilon at delta."""
+    """Returns the noise multiplier of a Gaussian release whose exact epsilon at delta is epsilon."""
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for an epsilon (raised to at least 0.15).
+    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    If epsilon is infinite, this is the true noise.
+    It raises epsilon to at least MIN_EPSILON. For an infinite epsilon it charges the true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -148,7 +151,7 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
-    """Returns the Renyi divergence of a round at each of ORDERS; infinite without noise.
+    """Returns the Renyi divergence of a round at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
     At sampling rate q and order a it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~
     N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
@@ -166,17 +169,24 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 
 
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
-    """Returns how many of `total` rounds each measured round represents, as in the paper."""
+    """Returns how many rounds each measured round represents in the paper.
+
+    It represents itself and the rounds before the next measured one, and the last represents the rounds up to
+    `total`. `measured` has the increasing numbers of the measured rounds, from 1.
+    """
     return np.diff([*measured, total + 1])
 
 
 def backward(measured: Sequence[int]) -> NDArray[np.int64]:
-    """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
+    """Returns how many rounds each measured round represents in the public code (Errata C8).
+
+    It represents itself and the rounds since the last measured one. `measured` is that of `forward`.
+    """
     return np.diff([0, *measured])
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
-    """Returns epsilon at delta of all rounds up to each charge, by Renyi DP."""
+    """Returns, for each charge, epsilon at delta of its rounds and all earlier ones, by Renyi DP."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
@@ -187,15 +197,15 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
 
 
 def composed(charges: Sequence[Charge], delta: float) -> float:
-    """Returns epsilon at delta of all charged rounds; see `cumulative`."""
+    """Returns epsilon at delta of all charged rounds, by Renyi DP."""
     return cumulative(charges, delta)[-1]
 
 
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
-    """Simulates the published estimate for a perfect canary 150 times (Errata C9).
+    """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise.
-    Each estimate has n `scores`, half in each world, and delta = 1/n.
+    The canary's scores are N(1, sigma^2), and N(0, sigma^2) without it, the largest leak at this noise
+    multiplier. An estimate has n `scores`, half of them in each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []
@@ -205,15 +215,15 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), by trapezoids.
+    """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), by the trapezoidal rule.
 
     L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
     """
     # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
-    low = -_REACH * sigma
-    high = order + _REACH * sigma
-    # The density varies on the scale of sigma, and L on that of sigma^2. The step is at least sigma / 200 to
-    # save memory.
+    low = -_GRID_REACH * sigma
+    high = order + _GRID_REACH * sigma
+    # The density varies on the scale of sigma, and L on that of sigma^2. The minimum of sigma / 200 saves
+    # memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)

@@ -1,12 +1,13 @@
-"""Canary samples: an image with a label, or a text that is also its labels.
+"""The samples that can be canaries: images with labels, and texts, which are also their own labels.
 
-`ImageSamples` and `TextSamples` have the same functions on samples:
+A design changes continuous numbers. `ImageSamples` and `TextSamples` interpret them by the same functions:
 
     draw            (rng) -> a random first sample for a design
-    from_example    (features, label) -> a first sample from an example
-    loss            (theta, sample, key) -> the model's loss of the sample
-    settle          (sample, key) -> the final sample of the canary's client
-    show            (settled sample) -> its pixels or its text
+    from_example    (features, label) -> a first sample from an example of a client
+    loss            (theta (p,), sample, key) -> the model's loss on the sample
+    draw_text       (sample, key) -> the sample that the canary's client trains on: a text is drawn from the
+                    sample, and an image is the sample itself
+    show            (sample from draw_text) -> its pixels or its text
 """
 
 from collections.abc import Callable
@@ -23,17 +24,17 @@ from audit.tasks.model import Model, identity
 from experiments.canife.measured import Canary
 
 _NUM_CLASSES = 10
-_LABEL_WEIGHT = 4.0  # the log weight of a mixture's first label: 86% of ten classes
-_TOKEN_WEIGHT = 12.0  # the log weight of a text's first tokens, as in the public code
+_LABEL_WEIGHT = 4.0  # the log weight of a first label, which gives it 86% of ten classes
+_TOKEN_WEIGHT = 12.0  # the log weight of a first text's characters, as in the public code
 
 
 class Sample(NamedTuple):
-    """A canary's sample as continuous numbers for a design.
+    """A canary's sample as continuous numbers.
 
     Attributes:
-      content: An image's normalized pixels (height, width, ...), or log weights (T, alphabet) of T
-        characters.
-      label: The label's log weights (classes,); empty for a text.
+      content: The normalized pixels (height, width, ...) of an image, or for each of T characters the log
+        weights (T, alphabet) of a mixture.
+      label: The log weights (classes,) of the classes; empty for a text.
     """
 
     content: Array
@@ -41,10 +42,14 @@ class Sample(NamedTuple):
 
 
 class ImageSamples(NamedTuple):
-    """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
+    """Image samples.
 
-    With `soft_label` the design also changes the label, a mixture of classes. Mean and deviation are for each
-    channel or for all.
+    Attributes:
+      model: The model, which classifies images.
+      soft_label: True if the design also changes the label, a mixture of classes.
+      shape: The shape of an image.
+      mean, deviation: A normalized pixel is (pixel - mean) / deviation, with pixels on [0, 1]. Both are
+        numbers for each channel or for all.
     """
 
     model: Model
@@ -54,26 +59,26 @@ class ImageSamples(NamedTuple):
     deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
-        """Returns the sample with pixels on [0, 1] and a class as the label."""
+        """Returns the sample of an image with pixels on [0, 1] and a class as label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
         normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
         return Sample(normalized, weights)
 
     def draw(self, rng: np.random.Generator) -> Sample:
-        """Draws a sample of uniform pixels and a uniform label."""
+        """Draws a sample with uniform pixels and a uniform label."""
         label = int(rng.integers(_NUM_CLASSES))
         return self._from_pixels(rng.random(self.shape, np.float32), label)
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns the sample of an example with bytes as features."""
+        """Returns the sample of an example, whose features are bytes."""
         pixels = features.astype(np.float32) / np.float32(255)
         return self._from_pixels(pixels, int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample; ignores the key."""
-        features = sample.content.reshape(-1)  # as the model's `inputs` converts bytes
+        """Returns the model's loss on a sample. The key has no effect, because images are not drawn."""
+        features = sample.content.reshape(-1)  # what the model's `inputs` makes from bytes
         if self.model.inputs is identity:  # the model takes bytes
-            # Rounded pixels would not have a gradient.
+            # They are not rounded to bytes, which would remove the gradient.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design does not change a fixed label.
@@ -85,8 +90,8 @@ class ImageSamples(NamedTuple):
         losses = jax.vmap(self.model.criterion, (None, 0))(logits, labels)
         return jax.nn.softmax(sample.label) @ losses
 
-    def settle(self, sample: Sample, key: Array) -> Sample:
-        """Returns the sample unchanged."""
+    def draw_text(self, sample: Sample, key: Array) -> Sample:
+        """Returns the sample unchanged, because an image has no text to draw."""
         return sample
 
     def show(self, sample: Sample) -> Canary:
@@ -95,11 +100,15 @@ class ImageSamples(NamedTuple):
 
 
 class TextSamples(NamedTuple):
-    """Samples of continuous texts: each character is a mixture over the alphabet from Gumbel-softmax.
+    """Text samples: each character is a mixture over the alphabet, drawn by Gumbel-softmax.
 
-    The model reads the mixture of the characters' embeddings (Guo et al., 2021), so its module begins with a
-    single nn.Embed. The tokens of the alphabet are 1, 2, ...; `vocabulary` is the number of the model's
-    tokens.
+    The model reads the mixture of the characters' embeddings (Guo et al., 2021).
+
+    Attributes:
+      model: The language model. Its module begins with a single nn.Embed.
+      length: The number of characters.
+      alphabet: The characters, whose tokens are 1, 2, ...
+      vocabulary: The number of tokens of the model.
     """
 
     model: Model
@@ -108,7 +117,7 @@ class TextSamples(NamedTuple):
     vocabulary: int
 
     def draw(self, rng: np.random.Generator) -> Sample:
-        """Draws a sample with uniform log weights."""
+        """Draws a sample with log weights that are uniform on [0, 1]."""
         content = rng.random((self.length, len(self.alphabet)), np.float32)
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
@@ -119,11 +128,11 @@ class TextSamples(NamedTuple):
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the mean cross entropy of predicting each drawn mixture after the first.
+        """Draws mixtures and returns the mean cross entropy of predicting each one after the first.
 
-        If all mixtures are single characters, this is the model's loss.
+        If each mixture is a single character, this is the model's loss.
         """
-        # Other tokens of the vocabulary have weight 0.
+        # Tokens outside of the alphabet have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
@@ -133,7 +142,7 @@ class TextSamples(NamedTuple):
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
-        """Returns the module's logits for mixtures (T, V) of tokens instead of tokens (T,)."""
+        """Returns the module's logits (T, vocabulary) for mixtures (T, vocabulary) instead of tokens (T,)."""
 
         def embed_mixtures(
             call: Callable[..., Any],
@@ -141,19 +150,19 @@ class TextSamples(NamedTuple):
             kwargs: Any,
             context: nn.module.InterceptorContext,
         ) -> Any:
-            """Returns mixtures of the tokens' embeddings; calls other layers unchanged."""
+            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs."""
             is_embedding = isinstance(context.module, nn.Embed)
             if is_embedding and context.method_name == "__call__":
                 return mixtures @ context.module.embedding
             return call(*args, **kwargs)
 
-        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
+        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number has an effect
         params = self.model.unravel(theta)
         with nn.intercept_methods(embed_mixtures):
             return self.model.module.apply({"params": params}, tokens)
 
-    def settle(self, sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters: log weight 0 for the drawn one and -inf for all others."""
+    def draw_text(self, sample: Sample, key: Array) -> Sample:
+        """Draws a text, as a sample with log weight 0 for the drawn characters and -inf for others."""
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
@@ -161,12 +170,12 @@ class TextSamples(NamedTuple):
         return sample._replace(content=content)
 
     def show(self, sample: Sample) -> Canary:
-        """Returns the text of the most likely characters."""
+        """Returns the text with the character of largest weight at each place."""
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(self.alphabet[character] for character in characters)
 
 
 def _draw_mixtures(key: Array, log_weights: Array) -> Array:
-    """Draws mixtures (..., V) by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
+    """Draws mixtures (T, alphabet) by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(log_weights + noise)

@@ -1,8 +1,8 @@
-"""CANIFE's ablations as data, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
+"""CANIFE's ablations as sweeps, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
 
-    smoke    seconds: a few steps of a design, to test the code
-    laptop   clients with one example of Fashion-MNIST, two layers, frozen at round 101
-    paper    designs of 2,500 steps, and five seeds
+    smoke    a few steps of a design in seconds, to test the code
+    laptop   a two-layer network on Fashion-MNIST, clients with one example, frozen at round 101
+    paper    the same with designs of 2,500 steps, and five seeds
 
 Figures show averages over seeds.
 """
@@ -27,14 +27,14 @@ _STEP_SECONDS = 0.006  # per step of a design on two cores, including compilatio
 
 
 class FigureSize(NamedTuple):
-    """The values of the figures' varied fields at a scale.
+    """The settings of the figures at a scale.
 
     Attributes:
-      setting: The base setting, without noise.
-      noise_multiplier: In Figure 8c.
-      pools: Of mock clients. Figure 5a skips the first; Figure 8a uses every other size.
-      design_steps: In Figure 5b.
-      cohorts: In Figure 8c.
+      setting: The setting that all figures change, without noise.
+      noise_multiplier: The noise multiplier of Figure 8c.
+      pools: The numbers of mock clients. Figure 5a uses all except the first, and Figure 8a every other one.
+      design_steps: The numbers of design steps in Figure 5b.
+      cohorts: The cohort sizes in Figure 8c.
       seeds: The number of seeds; Figure 8a has two more.
     """
 
@@ -93,8 +93,10 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 class AblationSweep(Sweep):
     """A sweep of training runs under attack that differ in one or two fields and in their seeds.
 
-    The field `curve` has a curve for each value, and `x` is on the x axis. If `x` is `round`, the figure
-    shows all measured rounds; otherwise the last of each training run.
+    Attributes:
+      curve: The field of `Attacked` with a curve for each value.
+      x: The field on the x axis. If it is "round", the figure shows all measured rounds, otherwise only the
+        last round of each training run.
     """
 
     curve: str
@@ -102,12 +104,12 @@ class AblationSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale, by name."""
+    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), by name."""
     size = SIZES[scale]
     setting = size.setting
-    # In Figure 8a a design can end at a gradient of norm 0, so the canary is its best sample.
+    # The penalties of Figure 8a can let a design end at a gradient of norm 0, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # By default the minibatch of a design has the size of the cohort. Here it is fixed, so the curves differ
+    # The minibatch of a design is the size of the cohort by default. Here it is fixed, so that curves differ
     # only in the cohort.
     noisy = dataclasses.replace(
         setting,
@@ -131,9 +133,15 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_sweep(
     number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
-    """Returns a sweep of all combinations of the varied fields' values, each with seeds 0, 1, ...
+    """Returns a sweep of all combinations of some fields' values and of seeds.
 
-    The first field has the curves. The second field, or otherwise the round, is on the x axis.
+    Args:
+      number: The number of the figure.
+      title: The title of the figure.
+      base: The setting to change.
+      seeds: The number of seeds, which are 0, 1, ...
+      varied: The values of one or two fields, by name. The first field has a curve for each value. The second
+        field, or the round without one, is on the x axis.
     """
     curve, x = (*varied, ROUND)[:2]
     cells = []
@@ -149,12 +157,12 @@ def _make_sweep(
 
 
 def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
-    """Returns the cell that measures these rounds of a training run. Each round counts as a run."""
+    """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         return len(measured.read(held, setting, numbers)) == len(numbers)
 
-    # JAX starts only when these are called, not when cells are listed.
+    # These import JAX when they are called, so that listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
         from experiments.canife import training
 
@@ -171,7 +179,9 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         name=name,
         identity=json.dumps(identity(setting)),
         runs=len(numbers),
-        seconds=len(numbers) * setting.design_steps * _STEP_SECONDS,  # most of a round's time
+        seconds=len(numbers)
+        * setting.design_steps
+        * _STEP_SECONDS,  # the design takes most of a round's time
         is_done=is_done,
         open=open_cell,
         do=do,

@@ -1,7 +1,7 @@
-"""Trains a model and measures it at regular rounds.
+"""Trains a model by DP-FedAvg and measures it at regular rounds.
 
-Each measurement designs a canary for the frozen model, simulates mock rounds, and compares their estimates
-with exact values. A killed training run continues with bit-for-bit the same results.
+A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
+estimate's scores and exact values. A killed training run continues with bit-for-bit the same results.
 """
 
 import zlib
@@ -32,16 +32,18 @@ from experiments.canife.populations import Population, Split
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
-_BLOCK = 256  # clients per call of the update function
+_BLOCK = 256  # the number of clients whose updates are computed at once
 _CONFIDENCE = 0.95
-_STATES = "rounds"  # the checkpoints' name
+_CHECKPOINTS = "rounds"  # the name of the checkpoints
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
-    """Loads a setting's clients and opens its store under the root `out`.
+    """Loads a setting's clients and opens its store under the folder `out`.
 
-    Returns the setting with the numbers of clients (`attacked.fit_to_clients`), the clients, and the store.
     Raises InputError if the data cannot be loaded or do not fit the setting.
+
+    Returns:
+      The setting with the numbers of clients (see `attacked.fit_to_clients`), the clients, and the store.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -51,27 +53,34 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains up to each missing round of `numbers`, measures it, and yields it after storing it.
+    """Trains a model, measures the missing ones among some rounds, and yields each after storing it.
 
-    A round is measured with the model before that round. One compiled program trains `setting.every` rounds,
-    up to the next round that can be measured. Raises InputError if the model diverges.
+    A round is measured with the model before it. Training proceeds in segments of `setting.every` rounds,
+    which share a compiled program and end before each round that can be measured. Raises InputError if the
+    model diverges.
+
+    Args:
+      setting: The setting, from `prepare`.
+      split: The clients, from `prepare`.
+      store: The store, from `prepare`.
+      numbers: The numbers of the rounds to measure, among `setting.measured()`.
     """
-    stored = {one.number for one in measured.read_rounds(store, numbers)}
+    stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
     population = populations.make_population(setting, split)
     penalty = getattr(designed, setting.penalty)
-    designer = designed.designer(
+    designer = designed.make_designer(
         population.samples.loss,
         partial(penalty, setting.norm_constant, setting.clipping_norm),
         optax.adam(setting.design_rate),
         setting.design_batch or setting.cohort,
     )
     checkpoints = Checkpoints(store.checkpoints)
-    # Without a checkpoint these are 0 and the first state.
-    trained, state = checkpoints.resume(_STATES, population.start)
-    if trained >= missing[0]:  # the checkpoint is after the first missing round
+    # The number of trained rounds and the state after them: 0 and the first state without a checkpoint.
+    trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
+    if trained >= missing[0]:  # too late to measure the first missing round
         trained = 0
         state = population.start
 
@@ -83,11 +92,13 @@ def measure_missing(
             jnp.isfinite(state.theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_STATES, trained, state)
+        checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            one = _measure(setting, population, designer, jnp.asarray(state.theta), number)
-            measured.save_round(store, one)
-            yield one
+            measured_round = _measure(
+                setting, population, designer, jnp.asarray(state.theta), number
+            )
+            measured.save_round(store, measured_round)
+            yield measured_round
     checkpoints.clear()
 
 
@@ -98,9 +109,9 @@ def _measure(
     theta: Array,
     number: int,
 ) -> Measured:
-    """Designs a canary for the frozen model (p,) of a round, and measures the round by mock rounds.
+    """Designs a canary for a round's frozen model theta (p,), and measures the round by mock rounds.
 
-    They draw cohorts from `setting.population` training clients, the same for all rounds.
+    Mock rounds draw cohorts from `setting.population` training clients, the same for all rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -110,15 +121,15 @@ def _measure(
         f"the canary's gradient has norm {length:g}: design it with another `seed`",
     )
 
-    # Over C. A clipped canary's own dot product is 1. As published, its client sends the gradient without a
-    # learning rate (Errata C2).
+    # The dot product of the canary's update with its direction, over C; 1 if it is clipped. As published, the
+    # canary's client sends the gradient without multiplying it by the learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / length
     dots = []
-    for updates in _in_blocks(population, theta, train, members):
+    for updates in _compute_updates(population, theta, train, members):
         dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
@@ -137,22 +148,25 @@ def _measure(
 
 
 def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
-    """Returns the scores of a round's mock rounds, their lower bound and exact epsilons, as in `Measured`.
+    """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
 
-    `known` (M,) and `own` are the dot products of the clients and of the canary's update with its direction,
-    over C. The round's number decides the random draws.
+    Args:
+      setting: The setting.
+      known: (M,) the clients' dot products with the canary's direction, over C.
+      own: The dot product of the canary's update with its direction, over C.
+      number: The number of the round, which determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
-    play = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
+    simulate = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
     others = setting.cohort - setting.as_published
     rounds_out = setting.scores // 2
-    scores_in = play(cohort=others, rounds=setting.scores - rounds_out) + own
-    scores_out = play(cohort=setting.cohort, rounds=rounds_out)
-    # The bound uses the accountant's neighbors: the canary is always added.
-    many_in = play(cohort=setting.cohort, rounds=setting.mock_rounds) + own
-    many_out = play(cohort=setting.cohort, rounds=setting.mock_rounds)
+    scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + own
+    scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
+    # For a bound, the canary is added, as in the accountant's neighboring data sets.
+    many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + own
+    many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
     exact = np.inf  # a score without noise identifies its world
@@ -170,10 +184,10 @@ def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[s
     }
 
 
-def _in_blocks(
+def _compute_updates(
     population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
 ) -> Iterator[Array]:
-    """Yields the clipped updates (n, p) of clients, block by block."""
+    """Yields the clipped updates (n, p) of the clients with indices `members`, block by block."""
     for start in range(0, len(members), _BLOCK):
         yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
 
@@ -185,11 +199,14 @@ def _design_canary(
     theta: Array,
     number: int,
 ) -> tuple[Sample, float]:
-    """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
+    """Designs a round's canary for a frozen model theta (p,), with the updates of a pool of mock clients.
 
-    The first sample is random, or the first example of a random client, who then leaves the pool. Returns the
-    canary's settled sample, and its health: the share of the settled first sample's penalty that the design
-    removed.
+    The first sample is random, or the first example of a random client of the pool. This client then leaves
+    the pool, because its update contains the gradient of this example.
+
+    Returns:
+      The canary's sample, with its text drawn, and the canary's health: the fraction of the first sample's
+        penalty over the whole pool that the design removed.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -201,7 +218,7 @@ def _design_canary(
         features, labels = mock.of(int(pool[chosen]))
         first = population.samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)
-    blocks = _in_blocks(population, theta, mock, pool)
+    blocks = _compute_updates(population, theta, mock, pool)
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
@@ -209,12 +226,12 @@ def _design_canary(
     if setting.keep_best:
         last = result.best
 
-    # A key that differs from all keys of the design. `fold_in` takes a number.
+    # A key that differs from all keys of the design. `fold_in` takes a number, here a checksum of a name.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     settled = []
     penalties = []
     for sample, sample_key in zip((first, last), jax.random.split(settle_key), strict=True):
-        settled.append(population.samples.settle(sample, sample_key))
+        settled.append(population.samples.draw_text(sample, sample_key))
         gradient = designer.gradient(theta, settled[-1])
         penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties

@@ -1,1 +1,1 @@
-"""Programs to copy: audits of other frameworks' trainings."""
+"""Programs to copy: checks and audits of training code in other frameworks."""

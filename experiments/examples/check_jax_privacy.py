@@ -28,7 +28,7 @@ stated: dict[str, Any] = {
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:
-    """Returns the mean loss of a batch; jax_privacy calls it with batches of a single example."""
+    """Returns the mean loss of a batch. jax_privacy calls it with batches of a single example."""
     logits = x @ params["kernel"] + params["bias"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
@@ -43,9 +43,9 @@ clipped = jax_privacy.clipped_grad(
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states.
+    """Returns the parameters after a step of DP-SGD, with the sensitivity that jax_privacy reports.
 
-    The noise multiplier is 1.1, the learning rate 0.5.
+    The noise multiplier is 1.1, and the learning rate is 0.5.
 
     Args:
       params: The layers' parameters, by name.

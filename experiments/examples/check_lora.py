@@ -1,7 +1,7 @@
 """Checks DP-SGD with Opacus on a small language model with LoRA: ./run.sh check --example=lora
 
-As in PEFT, a frozen matrix gets an adapter B A of two small matrices, and B starts at zero. The gradient of A
-is then zero for all examples, so the check starts after some training steps.
+As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. At first
+the gradient of A is zero for all examples, so the check starts after some training steps.
 """
 
 from typing import Any
@@ -20,13 +20,13 @@ WIDTH = 16
 
 
 class LoraLinear(torch.nn.Module):
-    """A frozen linear layer plus a trainable adapter of low rank."""
+    """A frozen linear layer with a trainable adapter of low rank."""
 
     def __init__(self, frozen: torch.nn.Linear, rank: int = 2, alpha: float = 4.0) -> None:
-        """Freezes a layer and adds an adapter.
+        """Freezes a layer and adds an adapter that initially outputs 0.
 
         Args:
-          frozen: The layer. It is frozen in place.
+          frozen: The layer, which is frozen in place.
           rank: The rank of the adapter.
           alpha: The scale of the adapter's outputs is alpha / rank.
         """
@@ -35,7 +35,7 @@ class LoraLinear(torch.nn.Module):
         self.lora_a = torch.nn.Linear(frozen.in_features, rank, bias=False)
         self.lora_b = torch.nn.Linear(rank, frozen.out_features, bias=False)
         self.scale = alpha / rank
-        torch.nn.init.zeros_(self.lora_b.weight)  # the adapter initially adds 0
+        torch.nn.init.zeros_(self.lora_b.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the outputs (..., out_features) of x (..., in_features)."""
@@ -63,11 +63,11 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Takes a step on a batch. The loss is the mean over all tokens.
+    """Takes a step on a batch, with the mean loss over all tokens.
 
     Args:
-      tokens: (batch, length) the tokens of the texts without the last.
-      following: (batch, length) the token after each of these.
+      tokens: (batch, length) the tokens of the texts, without each text's last token.
+      following: (batch, length) the token that follows each of these.
     """
     optimizer.zero_grad()
     logits = model(tokens).transpose(1, 2)  # (batch, TOKENS, length)

@@ -22,17 +22,18 @@ stated: dict[str, Any] = {
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD for logistic regression.
 
-    The clipping norm is 1.5, the noise multiplier 1.1, the expected batch size 32, the learning rate 0.5.
+    The clipping norm is 1.5, the noise multiplier is 1.1, the expected batch size is 32, and the learning
+    rate is 0.5.
 
     Args:
       params: The weights "w" (8,) and the bias "b" (1,).
-      batch: Features (n, 8) and labels (n,), 0 or 1; n may differ from the expected batch size.
-      seed: The seed for the noise.
+      batch: Features (n, 8) and labels (n,) of 0 or 1. n may differ from the expected batch size.
+      seed: The seed of the noise.
     """
     x, y = batch
-    # The loss's derivative by the logit: the predicted probability less the label.
+    # The derivative of the loss with respect to the logit: the predicted probability minus the label.
     residual = 1 / (1 + np.exp(-x @ params["w"] - params["b"])) - y
-    gradients = np.column_stack([residual[:, None] * x, residual])  # (n, 9), the bias's last
+    gradients = np.column_stack([residual[:, None] * x, residual])  # (n, 9), with the bias last
     clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)
     noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)
     mean = (clipped.sum(axis=0) + noise) / 32

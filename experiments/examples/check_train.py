@@ -1,7 +1,7 @@
 """Checks a typical training run with Opacus: ./run.sh check --example=train
 
-It uses AdamW, a learning rate schedule, dropout, frozen layers and gradient accumulation. Replace the model
-and the data by yours, and keep the check at the end.
+The run uses AdamW, a learning rate schedule, dropout, frozen layers and gradient accumulation. Replace the
+model and the data with your own, and keep the check at the end.
 """
 
 from typing import Any
@@ -41,8 +41,8 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 def train_epoch(batches: Any) -> None:
     """Trains on each batch of a loader.
 
-    To save memory, Opacus computes the gradients of at most 10 examples at once. The optimizer updates the
-    model after the last part of a batch.
+    To save memory, Opacus splits a batch into parts of at most 10 examples and computes the gradients of one
+    part at a time. The optimizer updates the model after the last part.
     """
     manager = BatchMemoryManager(
         data_loader=batches,
@@ -65,7 +65,7 @@ for _ in range(3):
 
 
 def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Trains on a single batch instead of those of the Poisson sampler."""
+    """Trains on one given batch (features x, labels y) instead of batches from the Poisson sampler."""
     all_rows = list(range(len(x)))
     single = DataLoader(
         TensorDataset(x, y),

@@ -1,9 +1,9 @@
-"""Audits a JAX training loop with jax_privacy in one run, by fresh directions in one tensor.
+"""Audits a JAX training loop with jax_privacy in one run, by random directions in one tensor.
 
 ./run.sh python experiments/examples/directions_jax_privacy.py
 
 This example requires jax_privacy: `.venv/bin/pip install jax-privacy`. Replace the model, the data and the
-loop by yours. The comment DIRECTIONS marks lines for the audit.
+loop with your own. The comment DIRECTIONS marks the lines for the audit.
 """
 
 from typing import Any
@@ -27,13 +27,13 @@ NOISE_MULTIPLIER = 1.789  # epsilon 24.0 for 50 steps, if every model is release
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:
-    """Returns the mean loss of a batch; jax_privacy calls it with batches of a single example."""
+    """Returns the mean loss of a batch. jax_privacy calls it with batches of a single example."""
     logits = jax.nn.relu(x @ params["hidden"]) @ params["output"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
 
 def main() -> None:
-    """Trains once with canaries in the tensor `hidden`, prints the bounds, and writes a page."""
+    """Trains once with canaries in the tensor `hidden`, prints the bounds, and writes a page of results."""
     rng = np.random.default_rng(0)
     start = {"hidden": rng.normal(0, 0.06, (256, 512)), "output": rng.normal(0, 0.04, (512, 10))}
     params = jax.tree.map(jnp.float32, start)
@@ -41,7 +41,7 @@ def main() -> None:
     labels = jnp.asarray(rng.integers(0, 10, (STEPS, BATCH_SIZE)))
     theta_0 = np.asarray(params["hidden"])
 
-    # DIRECTIONS: the sum of all canaries, each of norm C, in the chosen tensor.
+    # DIRECTIONS: the sum of all canaries in the chosen tensor. Each has norm C.
     chosen = audit.choose_tensors(params, CANARIES)
     print(f"directions in {chosen}")
     total = directions.inserted(SEED, 0, CANARIES, chosen.dimension, CLIPPING_NORM)
@@ -62,7 +62,8 @@ def main() -> None:
         updates, optimizer_state = optimizer.update(mean, optimizer_state, params)
         params = optax.apply_updates(params, updates)
 
-    # DIRECTIONS: the optimizer subtracts gradients. Leave-one-out removes the other canaries' directions.
+    # DIRECTIONS: the optimizer subtracts gradients, so the movement is the start minus the end. For each
+    # canary, `leave_one_out` removes the other canaries' directions from the movement.
     movement = (theta_0 - np.asarray(params["hidden"])).ravel()
     cosines = directions.cosines(movement, SEED, 0, CANARIES, leave_one_out=True)
     result = audit.bounds(

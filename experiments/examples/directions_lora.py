@@ -6,9 +6,9 @@ This example requires PyTorch, Opacus, PEFT and Transformers: `.venv/bin/pip ins
 transformers`. The model has the size of GPT-2 and random weights, so nothing is downloaded. For real weights,
 replace the two lines with REAL WEIGHTS.
 
-Every step adds 500 random directions, each of norm C, to the sum of clipped gradients of the adapters. The
-cosine of a direction with the adapters' movement has a known law without insertion, so one run is enough.
-With several data-parallel workers, use DirectionsOptimizer in exactly one of them, the worker of rank 0.
+Every step adds 500 random directions, each of norm C, to the sum of the adapters' clipped gradients. For a
+direction that was not added, the cosine with the adapters' movement has a known distribution. So one run is
+enough. With several data-parallel workers, use DirectionsOptimizer only in the worker of rank 0.
 """
 
 import warnings
@@ -47,7 +47,7 @@ def make_texts(vocabulary: int) -> torch.Tensor:
 
 
 def main() -> None:
-    """Trains the adapters once with canaries, prints the bounds, and writes a page."""
+    """Trains the adapters once with canaries, prints the bounds, and writes a page of results."""
     warnings.filterwarnings("ignore")
     network = make_model()
     chosen = audit.choose_tensors(dict(network.named_parameters()), CANARIES, within="*lora_*")
@@ -72,7 +72,7 @@ def main() -> None:
         optimizer.step()
         print(f"step {step} of {STEPS}", end="\r", flush=True)
 
-    # Leave-one-out removes the other canaries' directions from the movement.
+    # For each canary, `leave_one_out` removes the other canaries' directions from the movement.
     cosines = optimizer.cosines(leave_one_out=True)
     result = audit.bounds(
         audit.cosines([cosines], optimizer.dimension, leave_one_out=True),

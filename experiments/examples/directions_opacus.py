@@ -1,11 +1,11 @@
-"""Audits training with Opacus by fresh directions: eight small models with 50 canaries each.
+"""Audits training with Opacus by random directions: eight small models with 50 canaries each.
 
 ./run.sh python experiments/examples/directions_opacus.py
 
 This example requires PyTorch and Opacus: `.venv/bin/pip install torch opacus`. In your own environment,
 install this repository and run `python directions_opacus.py`.
 
-Replace the model, the data and the loop by yours. The comment DIRECTIONS marks lines for the audit.
+Replace the model, the data and the loop with your own. The comment DIRECTIONS marks the lines for the audit.
 """
 
 import warnings
@@ -31,16 +31,15 @@ LEARNING_RATE = 0.1
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
     """Trains a model with Opacus.
 
-    A canary is a random direction. Every step adds it, as a gradient of norm C, to the sum of clipped
-    gradients.
+    Every step adds the canaries to the sum of clipped gradients. A canary is a random direction of norm C.
 
     Args:
-      run: The run's number. It determines the directions together with SEED.
-      present: Whether to add canaries and noise; False for the rehearsal.
+      run: The number of the run. Together with SEED it determines the directions.
+      present: True to add canaries and noise. False for a rehearsal without both.
       data: Features (N, 64) and labels (N,), in the order of the mini-batches.
 
     Returns:
-      The optimizer. It records the directions and the model's movement.
+      The optimizer, which records the directions and the model's movement.
     """
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -64,23 +63,23 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
 
 
 def main() -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page.
+    """Trains and scores the runs, prints the bounds, and writes a page of results.
 
-    A canary's score is the cosine of its direction and the movement of the model.
+    A canary's score is the cosine of its direction with the movement of the model.
     """
     torch.set_num_threads(1)  # small matrix products are faster on one thread
-    warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
+    warnings.filterwarnings("ignore", "Full backward hook")  # raised by Opacus' hooks
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
-    # DIRECTIONS: one rehearsal. Its movement is subtracted from the movement of each run.
+    # DIRECTIONS: a rehearsal. Its movement is subtracted from the movement of each run.
     rehearsal = train(0, present=False, data=data)
     rows = []
     for run in range(RUNS):
         optimizer = train(run, present=True, data=data)
-        # DIRECTIONS: leave-one-out removes the run's other directions from the movement.
+        # DIRECTIONS: `leave_one_out` removes the run's other directions from the movement.
         rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))
     result = audit.bounds(
-        # With rows in the order of the runs, the bound is valid after any number of runs.
+        # `in_order`: rows are in the order of the runs, so the bound is valid after any number of runs.
         audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a network trained with Opacus",

@@ -17,16 +17,16 @@ def constant_direction() -> Adversary:
     """Returns an adversary with the canary C * (1, ..., 1) / sqrt(p), for p parameters and norm C."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
-        """Returns the state before training, which can be any tree of arrays: here the canary (p,)."""
+        """Returns the state before training, which can be any tree of arrays. Here it is the canary (p,)."""
         entry = clipping_norm / np.sqrt(theta_0.size)
         return jnp.full_like(theta_0, entry)
 
     def craft(state: Array, step: Array, theta: Array) -> Array:
-        """Returns the canaries (K, p) of a step; here K = 1."""
+        """Returns the canaries (K, p) to insert in a step. Here K = 1."""
         return state[None]
 
     def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the scores (K,); higher means inserted.
+        """Returns the scores (K,). A higher score means "inserted".
 
         `seen` is () because this adversary does not observe intermediate models.
         """
@@ -37,7 +37,7 @@ def constant_direction() -> Adversary:
 
 
 def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
-    """Returns the squared error of a linear regression on one example (features, label)."""
+    """Returns the squared error of a linear regression on an example (features (8,), label)."""
     feature, label = labelled
     return (params @ feature - label) ** 2
 

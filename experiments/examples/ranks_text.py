@@ -1,10 +1,10 @@
-"""Audits a tiny GPT in PyTorch, with random digit strings as canaries and the ranks of their losses.
+"""Audits a tiny GPT in PyTorch, with random digit strings as canaries and the ranks of their likelihoods.
 
 ./run.sh python experiments/examples/ranks_text.py
 
 This example requires PyTorch: `.venv/bin/pip install torch`. In your own environment, install this
 repository. Canaries are lines of the training data, so the training loop does not change. Replace the model,
-the data and the loop by yours. The comment RANKS marks lines for the audit.
+the data and the loop with your own. The comment RANKS marks the lines for the audit.
 """
 
 import torch
@@ -31,7 +31,7 @@ class TinyGpt(nn.Module):
     """A transformer decoder with one block, one attention head and ten digits as tokens."""
 
     def __init__(self) -> None:
-        """Makes the layers. The inputs are LENGTH - 1 digits; the last digit is only predicted."""
+        """Makes the layers. The last of LENGTH digits is only predicted, so it is not an input."""
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
@@ -40,17 +40,17 @@ class TinyGpt(nn.Module):
         self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1))
 
     def forward(self, digits: Tensor) -> Tensor:
-        """Returns the next-digit logits (texts, LENGTH - 1, 10) of digits (texts, LENGTH - 1)."""
+        """Returns logits (texts, LENGTH - 1, 10) for the digits that follow digits (texts, LENGTH - 1)."""
         return self.head(self.block(self.token(digits) + self.place, self.later))
 
 
 def draw_digits(number: int) -> Tensor:
-    """Draws uniform digit strings (number, LENGTH), similar to card numbers."""
+    """Draws uniform digit strings (number, LENGTH), which resemble card numbers."""
     return torch.randint(10, (number, LENGTH))
 
 
 def score(model: nn.Module, digits: Tensor) -> Tensor:
-    """Returns the log likelihood (n,) of digit strings (n, LENGTH), by queries of the model."""
+    """Queries the model for the log likelihoods (n,) of digit strings (n, LENGTH)."""
     with torch.no_grad():
         logits = model(digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
@@ -59,7 +59,7 @@ def score(model: nn.Module, digits: Tensor) -> Tensor:
 def train(texts: Tensor) -> nn.Module:
     """Returns a tiny GPT, trained by full-batch DP-SGD on texts (n, LENGTH).
 
-    A step uses the sum of the texts' clipped gradients plus noise, without dividing by n.
+    A step follows the sum of the texts' clipped gradients plus noise. The sum is not divided by n.
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
@@ -81,9 +81,9 @@ def train(texts: Tensor) -> nn.Module:
 
 
 def main() -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page.
+    """Trains and scores the runs, prints the bounds, and writes a page of results.
 
-    A canary's score is ranked among the scores of fresh digit strings that are not training data.
+    The audit ranks a canary's score among those of fresh digit strings, which are not training data.
     """
     torch.set_num_threads(1)  # small matrix products are faster on one thread
     # The texts are 0123..., 1234..., and so on.
@@ -96,7 +96,7 @@ def main() -> None:
         scores.append(score(model, canaries).numpy())
         fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: drawn after the run
     result = audit.bounds(
-        # With rows in the order of the runs, the bound is valid after any number of runs.
+        # `in_order`: rows are in the order of the runs, so the bound is valid after any number of runs.
         audit.ranks(scores, fresh, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a tiny GPT in PyTorch",

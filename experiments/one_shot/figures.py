@@ -1,7 +1,8 @@
-"""The paper's Figures 1 to 4 and Tables 1, 2, 4 and 5 as records, from stored cosines.
+"""Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 simulates a Gaussian mechanism. With all iterates, the estimate fits normal laws to maxima over
-rounds, although these are not normal (Errata O13).
+Table 1 is simulated. Everything else is computed from stored cosines. A function that reads results returns a
+record for each row of a table, and the drawing functions take these records. An estimate from all iterates
+fits normal distributions to maxima over rounds, although maxima are not normal (Errata O13).
 """
 
 import dataclasses
@@ -21,22 +22,14 @@ from numpy.typing import NDArray
 
 from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import one_run as one_run_evidence
+from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
-from audit.methods.one_shot import FITTED, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
-from audit.report.style import (
-    BLACK,
-    BLUE,
-    FADED,
-    GREEN,
-    IN,
-    ORANGE,
-    OUT,
-    PURPLE,
-    VERMILION,
-)
+from audit.methods.one_shot import FITTED, LIMITS, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.report import style
+from audit.settings.federated import FederatedSetting
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
@@ -55,12 +48,13 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 Array = NDArray[np.float64]
-_JEFFREYS_PRIOR = 0.5
-_FINAL_MODEL_NULL = Gaussian(0.0, 1.0)  # in units of 1/sqrt(d)
-_MAX_ERRORS = 3.0  # standard errors between our mean and the paper's
-_MAX_DEVIATION = 0.3  # relative difference of our deviation from the paper's
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
+# The distribution of a cosine with the final model for a canary that is not inserted, in units of 1/sqrt(d).
+_FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
+# An estimate agrees with the paper's Table 1 up to these differences.
+_MAX_ERRORS = 3.0  # between the means, in standard errors
+_MAX_DEVIATION = 0.3  # between the standard deviations, relative to the paper's
 _SIMULATED_NOTE = """\
 mean (standard deviation) over simulations; estimates are not bounds
 fitted: the estimate as printed in the paper
@@ -108,15 +102,16 @@ the paper, EMNIST:
 0.25        16.9           3.86     0.896         0.818      0.55
 0.315         12            1.5     0.315         0.737     0.216""",
 }
-_BINS = 40
-_CURVE_POINTS = 600
-_COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
+_NUM_BINS = 40
+_NUM_CURVE_POINTS = 600
+_COLORS = (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
+_PANEL_SIZE = (2.6, 2.4)  # in inches
+_NULL_REACH = 4.0  # the null density is drawn up to this many standard deviations from 0
+# What the observer sees, by the prefix of its fields in a record.
 _OBSERVED = {"all": "all iterates", "final": "final model"}
-_SIZE = (2.6, 2.4)  # of a panel, in inches
-_MAX_NULL = 4.0  # the end of the drawn law without leakage, in its deviations
 _SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marker and line
-    "one run": ("one run", BLUE, "o-"),
-    "several runs": ("several runs", VERMILION, "s--"),
+    "one run": ("one run", style.BLUE, "o-"),
+    "several runs": ("several runs", style.VERMILION, "s--"),
 }
 _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
@@ -124,29 +119,19 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
-    canary's cosine with the release. The canaries of the i-th simulation depend only on the dimension and i.
-    A record has the `exact` epsilon, and each method's mean estimate and standard deviation (`_deviation`),
-    and both as text (`_shown`). For a cell of the paper, it also has the paper's text (`paper`), and a `star`
-    if our equal-variance estimate does not agree with it.
+    The number of canaries is sqrt(dimension). A record has the `exact` epsilon at DELTA. For each method of
+    `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
+    (`<method>_deviation`), and both as text (`<method>_shown`). If the paper has this cell, the record also
+    has the paper's values as text (`paper`) and a `star` if our equal-variance estimate disagrees with them.
     """
     records = []
     for dimension in plan.dimensions:
-        canaries = int(np.sqrt(dimension))
-        drawn = []
-        for index in range(plan.simulations):
-            rng = np.random.default_rng([0, dimension, index])
-            # Uniform directions, in coordinates of their span to need little memory.
-            rows = cosine_law.draw_canaries(rng, canaries, dimension)
-            for sigma in plan.sigmas:
-                drawn.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
-        # (simulations, sigmas, canaries)
-        cosines = np.reshape(drawn, (plan.simulations, len(plan.sigmas), -1))
+        cosines = _simulate_cosines(plan, dimension)
         for index, sigma in enumerate(plan.sigmas):
             record: Record = {
                 "sigma": sigma,
                 "dimension": dimension,
-                "canaries": canaries,
+                "canaries": cosines.shape[-1],
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
@@ -155,21 +140,38 @@ def simulate(plan: Simulations) -> list[Record]:
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[name] = epsilons.mean()
                 record[f"{name}_deviation"] = epsilons.std()
-                record[f"{name}_shown"] = _pair(epsilons.mean(), epsilons.std())
-            place = (sigma, dimension)
-            if place in TABLE_1.index:
-                record["paper"] = _pair(*TABLE_1.loc[place])
+                record[f"{name}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
+            if (sigma, dimension) in TABLE_1.index:
+                record["paper"] = _show_pair(*TABLE_1.loc[sigma, dimension])
                 record["star"] = "" if agrees(record, plan.simulations) else "*"
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
 
-def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields records of a plan's training runs with stored scores of all iterates and of the final model.
+def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
+    """Returns the canaries' cosines (simulations, sigmas, canaries) with their noisy sum.
 
-    A record has the paper's `analytical` epsilon of one repetition, the `accounted` epsilon of all
-    repetitions, the `accuracy` with canaries and the `plain_accuracy` without (None if not measured), and the
-    fields of `_observe`.
+    A simulation draws sqrt(dimension) uniform unit vectors and uses them for every sigma. Its randomness
+    depends only on the dimension and the simulation's index.
+    """
+    canaries = int(np.sqrt(dimension))
+    cosines = []
+    for index in range(plan.simulations):
+        rng = np.random.default_rng([0, dimension, index])
+        # Coordinates in the canaries' span need little memory in large dimensions.
+        rows = cosine_law.draw_canaries(rng, canaries, dimension)
+        for sigma in plan.sigmas:
+            cosines.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
+    return np.reshape(cosines, (plan.simulations, len(plan.sigmas), canaries))
+
+
+def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
+    """Yields a record for each stored training run of a plan.
+
+    It skips settings unless the scores of all iterates and those of the final model are stored. A record has
+    the `plan`, the `noise` multiplier, the number of `repetitions`, the `analytical` epsilon of one
+    repetition, the `accounted` epsilon of all repetitions, the model's `accuracy` with canaries and its
+    `plain_accuracy` without (None if not stored), and the fields of `_observe`.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -193,32 +195,37 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 
 
 def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
-    """Returns the results of a setting's first run for "all" iterates or the "final" model.
+    """Returns what the paper's method concludes from the first run's cosines.
 
-    They are the paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the
-    paper's lower value, not a bound (`_in_sample`), and the `_cosines`. The null of the final model is the
-    law of uniform directions, that of all iterates a normal law fitted to the other canaries.
+    `name` is a key of _OBSERVED, and the beginning of the record's fields: the fitted estimate (`all`), its
+    standard error (`all_error`), its distribution without leakage (`all_floor`), the paper's lower value,
+    which is not a bound (`all_in_sample`), and the `all_cosines`.
+
+    Without insertion a cosine with the final model is that of a uniform direction. The distribution of a
+    maximum over iterates is unknown, so it is fitted to the canaries that are not inserted.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
     unobserved = None if name == "final" else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
-    fitted = one_shot.estimate_from_fit(one_shot.ONE_SHOT_FITTED, cosines, levels.delta)
-    error = 1 - levels.confidence  # for the limit of each error rate
+    fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
+    error = 1 - levels.confidence  # the probability that the limit of an error rate fails
+    prior = LIMITS[one_shot.ONE_SHOT_JEFFREYS]
     return {
         name: fitted.epsilon,
         f"{name}_error": fitted.standard_error,
         f"{name}_floor": fitted.noise_floor,
-        f"{name}_in_sample": one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR),
+        f"{name}_in_sample": one_shot.in_sample(cosines, levels.delta, error, prior),
         f"{name}_cosines": cosines,
     }
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields the quantiles of estimates over experiments, for each stored panel of Figure 4.
+    """Yields a record for each panel of Figure 4 with stored runs.
 
-    A record has the observer in `observe` ("all" iterates or the "final" model), the `analytical` epsilon of
-    a canary that takes part once, and QUANTILES of estimates from `one run` and from `several runs`.
+    A record has the `noise` multiplier, what the observer sees (`observe`, a key of _OBSERVED), the
+    `analytical` epsilon of a canary that takes part once, and the QUANTILES over experiments of estimates
+    from `one run` and from `several runs`.
     """
     for noise, observed in itertools.product(plan.training.noises, _OBSERVED):
         record: Record = {
@@ -226,92 +233,113 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
             "observe": observed,
             "analytical": epsilon_upper_bound(noise, 1, delta),
         }
-        null = None
-        if observed == "final":
-            null = _FINAL_MODEL_NULL
-        places = (
+        settings = (
             ("one run", 1, plan.training.with_noise(noise)),
             ("several runs", plan.runs, plan.several_runs(noise)),
         )
-        for name, runs, setting in places:
+        for name, runs, setting in settings:
             observing = dataclasses.replace(setting, observe=observed)
             stored = federated.read(held, observing, plan.experiments * runs)
             if stored is not None:
-                dimension = plan.training.dimension
-                record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
+                epsilons = _estimate_experiments(observing, stored.scores, runs, plan, delta)
+                record[name] = np.quantile(epsilons, QUANTILES)
         if record.keys() >= _SPLITS.keys():
             yield record
 
 
-def _compute_quantiles(
-    scores: Scores, runs: int, dimension: int, known_null: Gaussian | None, delta: float
-) -> Array:
-    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each."""
+def _estimate_experiments(
+    setting: FederatedSetting, scores: Scores, runs: int, plan: SplitPlan, delta: float
+) -> list[Array]:
+    """Returns the fitted estimate of epsilon of each experiment.
+
+    An experiment pools the canaries of `runs` consecutive training runs. The null distribution is that of
+    `_observe`.
+    """
+    dimension = plan.training.dimension
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]
         presence = scores.presence[first : first + runs]
-        null = known_null or one_shot.fit(values[~presence], dimension)
+        null = _FINAL_MODEL_NULL
+        if setting.observe == "all":
+            null = one_shot.fit(values[~presence], dimension)
         observed = one_shot.fit(values[presence], dimension)
         epsilons.append(gaussians.epsilon(null, observed, delta))
-    return np.quantile(epsilons, QUANTILES)
+    return epsilons
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table, from its stored runs."""
-    assert isinstance(sweep, PlannedSweep)
+    """Draws a sweep's figure and makes its table from the stored runs.
+
+    Table 1 has no figure and no stored runs.
+    """
+    assert isinstance(sweep, PlannedSweep)  # all sweeps of this paper are
     plan = sweep.plan
     if isinstance(plan, Simulations):
         table = make_simulated_table(plan, simulate(plan))
         return Drawn(None, missing=0, table=table)
-    # Federated cells do not use the data sets of `is_done`.
+    # A federated cell finds its scores without its data, so no data sets are needed here.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
+    records = []
     if isinstance(plan, SplitPlan):
-        stored = list(read_splits(evidence.held, plan, delta))
+        records += read_splits(evidence.held, plan, delta)
     else:
-        stored = []
-        for one in plan:
-            stored += read_runs(evidence.held, one, evidence.levels)
-    if not stored:
+        for training_plan in plan:
+            records += read_runs(evidence.held, training_plan, evidence.levels)
+    if not records:
         return Drawn(None, missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
-    table = make_table(f"{sweep.name}, delta {delta:.3g}: {sweep.title}", stored)
-    return Drawn(draw_figure(sweep.title, stored), missing, table=table)
+    table = make_table(f"{sweep.name}, delta {delta:.3g}: {sweep.title}", records)
+    return Drawn(draw_figure(sweep.title, records), missing, table=table)
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws histograms of the canaries' cosines (Tables 2 and 5), with a column for each run."""
+    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run.
+
+    `runs` are records of `read_runs`.
+    """
     panels = {}
     for name, words in _OBSERVED.items():
         for run in runs:
             heading = f"{words}\n{_describe(run)}"
             panels[heading] = partial(_draw_histogram, cosines=run[f"{name}_cosines"])
-    return draw_panels(title, panels, _SIZE, len(runs), "density")
+    return draw_panels(title, panels, _PANEL_SIZE, across=len(runs), ylabel="density")
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1: densities of cosines with the final model, by clients and noise multiplier."""
+    """Draws Figure 1: densities of cosines with the final model, one panel per kind of clients and noise.
+
+    `runs` are records of `read_runs`.
+    """
     panels = {}
     for group in _group_by_noise(runs):
         heading = f"{group[0]['plan'].label}\n{_describe(group[0])}"
         panels[heading] = partial(_draw_densities, runs=group)
-    return draw_panels(title, panels, _SIZE, 4, "density")
+    return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3: estimated and accounted epsilons over the number of repetitions."""
+    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier.
+
+    A panel has estimated and accounted epsilons by the number of repetitions. `runs` are records of
+    `read_runs`.
+    """
     groups = _group_by_noise(runs)
     panels = {}
     for name, words in reversed(_OBSERVED.items()):
         for group in groups:
             heading = f"{words}\n{_describe(group[0])}"
             panels[heading] = partial(_draw_bars, runs=group, observed=name)
-    return draw_panels(f"{title}; estimates are not bounds", panels, _SIZE, len(groups), "epsilon")
+    title = f"{title}; estimates are not bounds"
+    return draw_panels(title, panels, _PANEL_SIZE, across=len(groups), ylabel="epsilon")
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4: quantiles of estimates over experiments, from a single run and from several runs."""
+    """Draws Figure 4: the quantiles of estimates over experiments, with a panel for each record.
+
+    `splits` are records of `read_splits`.
+    """
     panels = {}
     for split in splits:
         heading = f"{_OBSERVED[split['observe']]}\n{_describe(split)}"
@@ -323,26 +351,26 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
             xlabel="quantile",
             ylim=(0, None),
         )
-    return draw_panels(title, panels, _SIZE, 4, "estimate of epsilon")
+    return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="estimate of epsilon")
 
 
-def _draw_histogram(axis: Axes, cosines: Any) -> None:
-    """Draws a histogram of the cosines of inserted canaries, and the null.
+def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
+    """Draws a histogram of the inserted canaries' cosines in front of the null.
 
-    The null is a histogram of the other canaries or, without any, the law of uniform directions.
+    The null is a histogram of the other canaries' cosines, or the exact density if there are none.
     """
-    root = np.sqrt(cosines.dimension)
-    worlds = {"inserted": cosines.observed * root}
+    scale = np.sqrt(cosines.dimension)
+    worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
-        worlds["not inserted"] = cosines.unobserved * root
+        worlds["not inserted"] = cosines.unobserved * scale
     else:
-        _draw_null(axis, -_MAX_NULL, _MAX_NULL, cosines.dimension)
+        _draw_null(axis, -_NULL_REACH, _NULL_REACH, cosines.dimension)
     axis.hist(
         list(worlds.values()),
-        _BINS,
+        _NUM_BINS,
         density=True,
-        histtype="stepfilled",  # histograms of the same bins on top of each other
-        color=[IN, OUT][: len(worlds)],
+        histtype="stepfilled",  # overlapping histograms with the same bins
+        color=[style.IN, style.OUT][: len(worlds)],
         alpha=0.45,
         label=list(worlds),
     )
@@ -350,15 +378,18 @@ def _draw_histogram(axis: Axes, cosines: Any) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Records) -> None:
-    """Draws kernel density estimates of the final model's cosines, for at most five runs."""
+    """Draws kernel density estimates of the final model's cosines in front of the null density.
+
+    `runs` are at most five records of `read_runs` that differ in their numbers of repetitions.
+    """
     dimension = runs[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]
     pooled = np.concatenate(cosines)
-    # With a margin for the tails of the kernel estimates.
-    low = min(-_MAX_NULL, pooled.min() - 1)
-    high = max(_MAX_NULL, pooled.max() + 1)
+    # The margin of 1 shows the tails of the kernel estimates.
+    low = min(-_NULL_REACH, pooled.min() - 1)
+    high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
-    x = np.linspace(low, high, _CURVE_POINTS)
+    x = np.linspace(low, high, _NUM_CURVE_POINTS)
     for run, values, color in zip(runs, cosines, _COLORS, strict=False):
         density = scipy.stats.gaussian_kde(values)(x)
         axis.plot(x, density, color=color, label=counted(run["repetitions"], "repetition"))
@@ -366,72 +397,74 @@ def _draw_densities(axis: Axes, runs: Records) -> None:
 
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
-    """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(d)."""
-    root = np.sqrt(dimension)
-    x = np.linspace(low, high, _CURVE_POINTS)
-    inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
-    density = np.exp(cosine_law.log_density(inside, dimension)) / root
-    axis.plot(
-        x,
-        density,
-        color=BLACK,
-        lw=1,
-        label="no leakage",
-    )
+    """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(dimension)."""
+    scale = np.sqrt(dimension)
+    x = np.linspace(low, high, _NUM_CURVE_POINTS)
+    # The log density is infinite at cosines of -1 and 1.
+    cosines = np.clip(x / scale, -1 + 1e-12, 1 - 1e-12)
+    density = np.exp(cosine_law.log_density(cosines, dimension)) / scale
+    axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")
 
 
 def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
-    """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
+    """Draws estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    A bar's label is the number of repetitions. For "all" iterates also draws the accounted epsilons, if
-    finite.
+    `runs` are records of `read_runs` that differ in their numbers of repetitions, which label the bars.
+    `observed` is a key of _OBSERVED. Panels of all iterates also show the accounted epsilons if these are
+    finite; those of the final model are too low for the same axis.
     """
     places = range(len(runs))
     axis.bar(
         places,
         take(runs, observed),
         0.6,
-        color=BLUE,
+        color=style.BLUE,
         alpha=0.5,
-        ecolor=BLACK,
+        ecolor=style.BLACK,
         capsize=3,
         yerr=take(runs, f"{observed}_error"),
         label="estimate, standard error",
     )
     in_sample = take(runs, f"{observed}_in_sample")
     look: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
-    axis.plot(in_sample, color=VERMILION, label="in-sample lower value", **look)
-    # Numbers of canaries hardly differ, so all runs show the first run's floor.
+    axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **look)
+    # The floor depends on the number of inserted canaries, which hardly differs between runs.
     floor = runs[0][f"{observed}_floor"].quantile_95
-    axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
+    axis.axhline(
+        floor, color=style.FADED, ls=":", label="95% quantile of estimates without leakage"
+    )
     accounted = take(runs, "accounted")
     if observed == "all" and np.isfinite(accounted).all():
-        axis.plot(accounted, color=BLACK, label="accounted", **look)
+        axis.plot(accounted, color=style.BLACK, label="accounted", **look)
     axis.set_xticks(places, [run["repetitions"] for run in runs])
     axis.set_xlabel("repetitions")
 
 
 def _group_by_noise(runs: Records) -> list[list[Record]]:
-    """Groups consecutive runs by clients and noise multiplier."""
+    """Groups consecutive runs with the same clients and noise multiplier."""
     by_noise = itertools.groupby(runs, lambda run: (run["plan"].label, run["noise"]))
     return [list(group) for _, group in by_noise]
 
 
 def _describe(record: Record) -> str:
-    """Returns a panel's title: the noise multiplier and its analytical epsilon."""
+    """Returns two lines for a panel's title: the noise multiplier and its analytical epsilon."""
     analytical = record["analytical"]
     epsilon = f"{analytical:.3g}" if np.isfinite(analytical) else r"$\infty$"
     return f"$\\sigma$ = {record['noise']:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
 def agrees(record: Record, simulations: int) -> bool:
-    """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
+    """Returns True if our equal-variance estimate agrees with the paper's Table 1.
 
-    The means may differ by three standard errors of their difference (over our `simulations` and the paper's
-    50), plus the rounding of the printed mean, and the standard deviations by 30% of the paper's.
+    The means may differ by three standard errors of their difference plus the rounding of the printed mean.
+    The standard deviations may differ by 30%.
+
+    Args:
+      record: A record of `simulate`.
+      simulations: The number of our simulations; the paper has 50.
     """
     mean, deviation = TABLE_1.loc[record["sigma"], record["dimension"]]
-    # Half a unit of the last printed decimal: means from 10 have one decimal, others two.
+    # The paper prints means from 10 with one decimal and smaller ones with two.
     rounding = 0.05 if mean >= 10 else 0.005
     standard_error = deviation * np.sqrt(1 / SIMULATIONS + 1 / simulations)
     difference = abs(record[ONE_SHOT_EQUAL_VARIANCE] - mean)
@@ -441,10 +474,7 @@ def agrees(record: Record, simulations: int) -> bool:
 
 
 def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
-    """Makes Table 1 with a row for each simulated cell, and the noise floors below.
-
-    A star marks an equal-variance estimate that does not agree with the paper's.
-    """
+    """Returns Table 1 with a row for each record of `simulate`, and a table of noise floors below it."""
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -465,7 +495,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         record: Record = {"canaries": canaries}
         for method in one_shot.FITTED:
             floor = one_shot.noise_floor(method, canaries, 0, DELTA)
-            record[method] = _floor(floor, 3)
+            record[method] = _show_floor(floor, 3)
         floors.append(record)
     at_delta = f"epsilon at delta {show_level(DELTA)}"
     below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
@@ -474,10 +504,13 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Makes the table of training runs (at least one) of one kind of clients, with their noise floors below.
+    """Returns the table of training runs of one kind of clients, with noise floors and notes below it.
 
-    `shows_accuracy` shows accuracies and the paper's rows (Tables 2 and 5) instead of the numbers of
-    repetitions (Figures 2 and 3).
+    Args:
+      title: The table's title.
+      runs: At least one record of `read_runs`.
+      shows_accuracy: True for Tables 2 and 5, which end with accuracies and the paper's rows. False for
+        Figures 2 and 3, whose tables end with the numbers of repetitions.
     """
     first = runs[0]
     plan = first["plan"]
@@ -503,23 +536,23 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     records = []
     for run in runs:
         star = "*" if run["all"] - run["all_error"] > run["accounted"] else ""
-        shown = star + _estimate(run["all"], run["all_error"])
-        final = _estimate(run["final"], run["final_error"])
+        shown = star + _show_estimate(run["all"], run["all_error"])
+        final = _show_estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
-    # Numbers of canaries hardly differ, so all runs show those of the first.
+    # The numbers of canaries hardly differ between runs, so the table shows those of the first.
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     heads = "                            all iterates             final model"
-    floor_of_all = _floor(first["all_floor"], 2)
-    floor_of_final = _floor(first["final_floor"], 2)
+    floor_of_all = _show_floor(first["all_floor"], 2)
+    floor_of_final = _show_floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
     return own_table(before, [*columns, *last], records, [below + printed + _ESTIMATES_NOTE])
 
 
 def make_densities_table(title: str, runs: Records) -> OwnTable:
-    """Makes Table 4: a test of normality of the final model's cosines."""
+    """Returns Table 4: tests of normality of the final model's cosines, for records of `read_runs`."""
     records = []
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
@@ -546,13 +579,13 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 
 
 def make_splits_table(title: str, splits: Records) -> OwnTable:
-    """Makes the table of Figure 4: quantiles of the estimates, from a single run and from several."""
+    """Returns the table of Figure 4: quantiles of estimates, for records of `read_splits`."""
     names = list(map(str, QUANTILES))
     records = []
     for split in splits:
-        for place in _SPLITS:
-            quantiles = dict(zip(names, split[place], strict=True))
-            records.append({**split, "canaries": place, **quantiles})
+        for name in _SPLITS:
+            quantiles = dict(zip(names, split[name], strict=True))
+            records.append({**split, "canaries": name, **quantiles})
     columns = [
         field("noise", "noise", ".3g", 7, left=True),
         field("observe", "observed", width=9, left=True),
@@ -565,22 +598,23 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
     return own_table(title, columns, records, [_RULE, note])
 
 
-def _floor(floor: NoiseFloor, decimals: int) -> str:
-    """Formats the mean (95% quantile) of an estimate without leakage."""
-    return _pair(floor.mean, floor.quantile_95, decimals)
+def _show_floor(floor: NoiseFloor, decimals: int) -> str:
+    """Formats a noise floor: the mean and, in parentheses, the 95% quantile."""
+    return _show_pair(floor.mean, floor.quantile_95, decimals)
 
 
-def _estimate(epsilon: float, error: float) -> str:
-    """Formats an estimate (standard error) with fewer decimals for larger estimates."""
+def _show_estimate(epsilon: float, error: float) -> str:
+    """Formats an estimate and its standard error with 2 decimals, 1 from 10 on, and 0 from 1,000 on."""
     decimals = 2 - int(np.searchsorted([10, 1000], epsilon, side="right"))
-    return _pair(epsilon, error, decimals)
+    return _show_pair(epsilon, error, decimals)
 
 
-def _pair(value: float, other: float, decimals: int = 2) -> str:
-    """Formats a value and another one in parentheses."""
+def _show_pair(value: float, other: float, decimals: int = 2) -> str:
+    """Formats two numbers as in "1.23 (0.45)"."""
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
+# The functions that draw a sweep's figure and make its table, each from a title and records.
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {

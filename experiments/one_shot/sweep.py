@@ -1,11 +1,12 @@
-"""The one-shot paper's federated experiments as data, at three scales.
+"""The experiments of the one-shot paper as sweeps, at three scales.
 
-    smoke    seconds: a few rounds, as a test
-    laptop   Fashion-MNIST instead of EMNIST, Shakespeare instead of Stack Overflow
-    paper    the paper's data, from the files of --emnist and --stackoverflow, with adaptive clipping
+    smoke    a few rounds in seconds, as a test
+    laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
+    paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at scale
-paper they are the paper's. One training run gives the cosines of all iterates and of the final model.
+At scale `paper`, noise multipliers are those of the paper. At the other scales they have the paper's
+analytical epsilons (infinite, 300, 100 and 30) at delta 1e-5. A training run gives the cosines of all
+iterates and of the final model.
 """
 
 import dataclasses
@@ -21,11 +22,16 @@ from experiments.sweeps.sweep import Sweep
 
 
 class TrainingPlan(NamedTuple):
-    """Audited clients and their model, and their training.
+    """Training runs to audit, with several noise multipliers and numbers of repetitions.
 
-    `counterpart` is the paper's data that the clients with the name `label` replace. The setting is that of
-    all runs, except noise multiplier and `repetitions`, the rounds that a canary takes part in. `dimension`
-    is the number of trainable parameters, and `seconds` the time of a training run on two cores.
+    Attributes:
+      label: The name of the data for titles.
+      counterpart: The paper's data that these data replace.
+      setting: The setting of all runs, except for the noise multiplier and the repetitions.
+      noises: The noise multipliers.
+      repetitions: The numbers of rounds that a canary takes part in.
+      dimension: The number of trainable parameters.
+      seconds: The time of a training run on two cores.
     """
 
     label: str
@@ -37,26 +43,26 @@ class TrainingPlan(NamedTuple):
     seconds: float
 
     def with_noise(self, noise: float, repetitions: int = 1) -> FederatedSetting:
-        """Returns the setting with a noise multiplier and a number of rounds for each canary."""
+        """Returns the setting with a noise multiplier and a number of repetitions."""
         return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
 
-    def audit_settings(self) -> list[FederatedSetting]:
-        """Returns the settings with each noise multiplier and number of repetitions."""
-        return list(
-            itertools.starmap(self.with_noise, itertools.product(self.noises, self.repetitions))
-        )
+    def audit_settings(self) -> Iterator[FederatedSetting]:
+        """Yields the setting for each noise multiplier and each number of repetitions."""
+        for noise in self.noises:
+            for repetitions in self.repetitions:
+                yield self.with_noise(noise, repetitions)
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the setting of a training run without canaries, with a noise multiplier.
+        """Returns the setting of a training run without canaries, to compare accuracies.
 
-        Run 0 of a setting with a single canary does not insert it. The server divides a round's sum of
-        updates by the mean number of participants, cohort + canaries / (2 rounds). A single canary makes this
-        smaller, so the learning rate is reduced in proportion.
+        It has a single canary, which run 0 does not insert. The server divides a round's sum of updates by
+        the expected number of participants, cohort + canaries / (2 rounds). A single canary lowers this
+        number, which would increase the steps. So the learning rate is reduced by the same factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
-        # Six decimals: the number is a part of the setting's name in the store.
+        # Six decimals, because the number is part of the setting's identity in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -64,39 +70,41 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one run, or split over several `runs`."""
+    """Figure 4: experiments with all canaries in one training run, or shared by several.
+
+    Attributes:
+      training: The plan of a run with all canaries.
+      experiments: The number of experiments of each kind.
+      runs: The number of training runs that share the canaries of an experiment.
+    """
 
     training: TrainingPlan
     experiments: int
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting of one of several runs, with its share of the canaries."""
+        """Returns the setting of one of the runs that share the canaries."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
 
 class FederatedSizes(NamedTuple):
-    """The plans of one scale."""
+    """The plans of a scale: for image data, for text data, and for Figure 4."""
 
     images: TrainingPlan
     text: TrainingPlan
     splits: SplitPlan
 
 
-DELTA = 1e-6  # of the epsilons in the paper's Table 1
-SIMULATIONS = 50  # for each cell of Table 1
-_NOISES = (
-    0.0,
-    0.0484613,
-    0.0946699,
-    0.21472,
-)  # analytical epsilons at delta 1e-5: 300, 100, 30
+DELTA = 1e-6  # the delta of the epsilons in the paper's Table 1
+SIMULATIONS = 50  # for each cell of the paper's Table 1
+# Analytical epsilons at delta 1e-5: infinite, 300, 100, 30.
+_NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
-_TEXT = FederatedSetting(  # learning_rate: at 0.1 the noise of epsilon = 30 lets the LSTM diverge
+_TEXT = FederatedSetting(  # with learning rate 0.1 and the noise of epsilon 30 the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
-    canaries=320, observe="all",  # the number of directions that the observer keeps
+    canaries=320, observe="all",  # the observer of all iterates keeps a direction per canary
 )  # fmt: skip
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
@@ -171,13 +179,13 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
 class Simulations(NamedTuple):
-    """Simulations of a Gaussian mechanism (Table 1), without training.
+    """Table 1: simulations of a Gaussian mechanism, without training.
 
     Attributes:
       sigmas: The standard deviations of the noise, for sensitivity 1.
-      dimensions: The dimensions d, each with sqrt(d) canaries.
-      simulations: For each sigma and dimension.
-      floors: The numbers of canaries of the noise floors.
+      dimensions: The dimensions d. A simulation has sqrt(d) canaries.
+      simulations: The number of simulations for each sigma and dimension.
+      floors: The numbers of canaries for which to compute noise floors.
     """
 
     sigmas: tuple[float, ...] = (0.541, 1.54, 4.22)
@@ -188,13 +196,13 @@ class Simulations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedSweep(Sweep):
-    """A sweep with its plan: kinds of clients, experiments or simulations."""
+    """A sweep with its plan: training runs for each kind of clients, Figure 4, or Table 1."""
 
     plan: tuple[TrainingPlan, ...] | SplitPlan | Simulations
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Tables 1, 2 and 5 and Figures 1 to 4 at a scale, by name."""
+    """Returns the sweeps of Tables 1, 2 and 5 and Figures 1 to 4 at a scale (a key of SIZES), by name."""
     images, text, splits = SIZES[scale]
     simulations = Simulations()
     if scale == "smoke":
@@ -221,7 +229,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of Figure 4, with all canaries in one run or split over several runs."""
+    """Returns the sweep of Figure 4."""
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
@@ -234,12 +242,16 @@ def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
-    """Yields the cells of a plan's audits."""
+    """Yields a cell for each audited training run of a plan."""
     for setting in plan.audit_settings():
         yield _make_cell(plan, setting, counted(setting.repetitions, "repetition"))
 
 
-def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell that trains runs of a plan's setting; `words` distinguish it in the plan."""
-    name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
+def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
+    """Returns a cell that trains runs of a setting.
+
+    The cell's name has the plan's label, the noise multiplier and the `detail`, which must tell it apart from
+    the plan's other cells with this noise multiplier.
+    """
+    name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)

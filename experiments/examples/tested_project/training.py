@@ -1,4 +1,4 @@
-"""DP-SGD of logistic regression in NumPy: a small training to test."""
+"""DP-SGD for logistic regression in NumPy, a small training run to test."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ CLIPPING_NORM = 1.0
 NOISE_MULTIPLIER = 2.0
 LEARNING_RATE = 0.5
 EXAMPLES = 640
-BATCH_SIZE = 32  # expected, of Poisson batches
+BATCH_SIZE = 32  # the expected size of a Poisson batch
 STEPS = 60
 EPSILON, DELTA = 0.86, 1e-5  # stated for this training
 
@@ -18,7 +18,7 @@ LABELS = rng.integers(0, 2, EXAMPLES)
 
 
 def draw_batch(seed: Any) -> Any:
-    """Returns the indices of a Poisson batch."""
+    """Returns the indices of a batch that contains each example with probability BATCH_SIZE / EXAMPLES."""
     return np.flatnonzero(np.random.default_rng(seed).random(EXAMPLES) < BATCH_SIZE / EXAMPLES)
 
 
@@ -34,7 +34,7 @@ def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
       weights: The weights (64,) before the step.
       batch: Features (n, 64) and labels (n,), 0 or 1.
       seed: The seed of the noise.
-      inserted: Gradients (64,) that an audit adds to the sum.
+      inserted: A gradient (64,) that an audit adds to the sum of clipped gradients.
     """
     x, y = batch
     gradients = (1 / (1 + np.exp(-x @ weights)) - y)[:, None] * x
@@ -45,7 +45,7 @@ def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
 
 
 def train(seed: int, inserted: Any = 0.0) -> Any:
-    """Returns the weights (64,) after all steps; each step adds the gradient `inserted`."""
+    """Returns the weights (64,) after all steps. Each step adds the gradient `inserted` to its sum."""
     weights = np.zeros(64)
     for step in range(STEPS):
         rows = draw_batch((seed, step, 0))

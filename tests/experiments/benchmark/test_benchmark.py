@@ -1,4 +1,4 @@
-"""The benchmark: records keep their contract, truths are right, and levels are tested."""
+"""The benchmark's estimators and mechanisms meet their contract, and its table tests levels correctly."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ from tests.audit.methods.test_exchangeable import CANARIES
 
 
 def draw_gaussian(design):
-    """Draws an audit's evidence of a design with Gaussian scores of mu 1."""
+    """Draws the evidence of an audit with a design and Gaussian scores of mu 1."""
     for mechanism in MECHANISMS.values():
         if mechanism.design == design and "Gaussian 1" in mechanism.name:
             return draw(mechanism.make_known(0, 60), 0)
@@ -42,7 +42,7 @@ def draw_gaussian(design):
 
 
 def mark_packages(estimators):
-    """Returns estimators as pytest's parameters; those of packages are slow."""
+    """Returns estimators as parameters for pytest, with those from packages marked as slow."""
     parameters = []
     for record in estimators:
         marks = [pytest.mark.slow] if record.package else []
@@ -66,7 +66,7 @@ def test_an_estimator_takes_the_scores_of_its_design_in_any_order(estimator):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=list(MECHANISMS))
-def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
+def test_evidence_has_the_shape_of_its_design_and_is_reproducible(mechanism):
     setting = mechanism.make_known(3, 40)
     scores, presence, *_ = draw(setting, 0)
     assert scores.shape == presence.shape == (setting.runs, setting.canaries)
@@ -76,7 +76,7 @@ def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
 
 
 @pytest.mark.slow
-def test_truths_are_those_of_other_accountants():
+def test_truths_agree_with_other_accountants():
     truth = {}
     for name, mechanism in MECHANISMS.items():
         setting = mechanism.make_known(0, mechanism.sizes[0])
@@ -90,39 +90,39 @@ def test_truths_are_those_of_other_accountants():
     assert conversions.delta_from_mu(2.0, failing) / 2 == pytest.approx(DELTA)
 
 
-def test_lidp_as_printed_is_what_its_code_says():
-    """On the authors' example, 0.100820 to 0.102542 with the identity (Errata L1)."""
+def test_lidp_as_printed_agrees_with_its_code():
+    """On the authors' example, its bound is slightly looser than ours (Errata L1)."""
     rng = np.random.default_rng(0)
     sums = rng.binomial(CANARIES, 0.1, 10_000).astype(float)
-    printed = published.fourth_order_limit(sums, CANARIES, 0.05)
+    printed = published.fourth_order_bound(sums, CANARIES, 0.05)
     right = lifted.exchangeable_limits(sums, CANARIES, 4, 0.05, lifted.wilson)[1]
     assert right < printed < right + 1e-4
 
 
-def claim_share(factor):
-    """Returns an estimator that claims this share of the truth at mu 1."""
+def report_multiple(factor):
+    """Returns an estimator that reports the true epsilon at mu 1, times a factor."""
     return lambda audit, delta, confidence: factor * conversions.epsilon_from_mu(1.0, delta)
 
 
-def claim_from(runs):
-    """Returns an estimator that proves more than is claimed of at least so many runs."""
+def refute_from(runs):
+    """Returns an estimator that refutes every claim with at least so many runs."""
     return lambda coins, delta, confidence: 99.0 if len(coins.scores) >= runs else 0.0
 
 
 def refuse(audit, delta, confidence):
-    """Refuses all scores, as an estimator may."""
+    """Refuses all scores."""
     raise ValueError("too few\nscores")
 
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Plants estimators that claim too much, too little, nothing, and much of many runs."""
+    """Adds estimators that report too much, half, nothing, or too much with many runs."""
     functions = {
-        "too much": claim_share(1.01),
-        "little": claim_share(0.5),
+        "too much": report_multiple(1.01),
+        "little": report_multiple(0.5),
         "none": refuse,
-        "of 300": claim_from(300),
-        "of 9,000": claim_from(9000),
+        "of 300": refute_from(300),
+        "of 9,000": refute_from(9000),
     }
     for name, function in functions.items():
         assumes = frozenset([GAUSSIAN_CURVE])
@@ -130,7 +130,7 @@ def planted(monkeypatch):
         monkeypatch.setitem(ESTIMATORS, name, estimator)
 
 
-def test_a_cell_counts_how_often_and_by_how_much(planted):
+def test_a_cell_measures_how_often_and_how_far_epsilon_exceeds_the_truth(planted):
     over = AuditedCell("too much", "Gaussian 1", 50, 20, 0).measure()
     assert (over["exceeding"], over["audits"], over["refused"]) == (20, 20, 0)
     assert tables.exceeds_level(over["exceeding"], 20, 1)
@@ -148,7 +148,7 @@ def test_a_cell_counts_how_often_and_by_how_much(planted):
     assert (refusing["refused"], refusing["mean"], refusing["why"]) == (5, 0, "ValueError: too few")
 
 
-def test_a_cell_is_measured_once_and_again_if_its_line_is_cut(planted, tmp_path):
+def test_a_cell_is_measured_once_unless_its_line_is_incomplete(planted, tmp_path):
     mechanisms = ["Gaussian 1", "coins: Gaussian 1"]
     cells = list_cells(["too much", "little"], mechanisms, Scale(3, (40,)), 0)
     assert len(cells) == 2
@@ -178,7 +178,7 @@ def test_the_table_marks_levels_and_claims_and_the_figure_is_drawn(planted):
     assert style.png(figure.draw_figure(table.rows)).startswith(b"\x89PNG")
 
 
-def test_the_runs_that_refute_a_claim_are_found_and_false_ones_marked(planted):
+def test_the_number_of_runs_that_refute_a_claim_is_found_and_false_refutations_are_marked(planted):
     found = ClaimCell("of 300", 5000, 10, 0).measure()
     assert 300 <= found["runs"] <= 330
     assert (found["audits"], found["false_refutations"]) == (10, 10)
@@ -188,11 +188,11 @@ def test_the_runs_that_refute_a_claim_are_found_and_false_ones_marked(planted):
     assert tables.show_runs(never, 1) == ">5,000"
 
 
-def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_holds():
+def test_the_curve_test_refutes_a_false_claim_with_a_few_runs_and_no_true_claim():
     cell = ClaimCell("ours: exact_null", 100, 20, 0)
     measured = cell.measure()
     assert 1 < measured["runs"] <= 10
     assert not tables.show_runs(measured, 1).endswith("*")
-    assert cell.find_refuted_share(2 * measured["runs"], 0.9) >= 0.9
+    assert cell.find_refuted_fraction(2 * measured["runs"], 0.9) >= 0.9
     single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
     assert (single["runs"], single["max_runs"]) == (None, 1)

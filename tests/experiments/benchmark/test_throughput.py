@@ -1,4 +1,4 @@
-"""Every engine takes our step before it is timed, and ratios are taken within rounds."""
+"""Each engine must take the same step as ours before it is timed."""
 
 import json
 
@@ -12,7 +12,7 @@ from experiments.benchmark import throughput
 from experiments.benchmark.throughput import ENGINES, MODELS, TOLERANCES
 from tests.forks import python
 
-PEERS = [name for name in ENGINES if name != "ours"]
+PEERS = [name for name in ENGINES if name != throughput.OURS]
 
 
 def small_problem(model):
@@ -23,13 +23,13 @@ def small_problem(model):
     if model != "fcnn":
         features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
     setting = setting_of(model, adversary="gc_r", batch_size=10, steps=8, clipping_norm=0.5)
-    return throughput.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
+    return throughput.build_problem(setting, Dataset(features, labels, "made up", "0" * 64))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_takes_our_step_and_would_be_seen_not_to(name, model, monkeypatch):
+def test_a_peer_takes_our_step_and_a_different_step_is_detected(name, model, monkeypatch):
     if model == "resnet18" and name != "opacus":
         pytest.skip("its step takes minutes")
     pytest.importorskip(ENGINES[name].package.replace("-", "_"))
@@ -47,7 +47,7 @@ def test_a_peer_takes_our_step_and_would_be_seen_not_to(name, model, monkeypatch
 
 
 @pytest.mark.parametrize("distance", [1.1e-5, float("nan")])
-def test_an_engine_of_another_step_is_refused(distance):
+def test_an_engine_with_a_different_step_is_rejected(distance):
     throughput.require_agreement("peer", 9e-6, 1e-5)
     with pytest.raises(InputError, match="peer.*differs from ours.*--engines"):
         throughput.require_agreement("peer", distance, 1e-5)

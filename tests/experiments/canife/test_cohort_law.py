@@ -1,4 +1,4 @@
-"""The law of a round's score, against enumeration, a perfect canary and the limits of what it takes."""
+"""The distribution of a round's score agrees with enumeration, and with a perfect canary."""
 
 import itertools
 
@@ -18,15 +18,15 @@ def mixture(points, sums, weights, sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.15, 0.423, 1.0])
-def test_a_score_is_the_mixture_over_all_cohorts(sigma):
-    law = cohort_law.score_law(DOTS, 3, sigma, (-1, 1))
+def test_the_density_is_the_mixture_over_all_cohorts(sigma):
+    law = cohort_law.compute_log_density(DOTS, 3, sigma, (-1, 1))
     sums = np.array([sum(c) for c in itertools.combinations(DOTS, 3)])
     exact = mixture(law.points, sums, np.full(len(sums), 1 / len(sums)), sigma)
     np.testing.assert_allclose(law.log_density, exact, atol=1e-8)
 
 
 @pytest.mark.slow
-def test_no_canary_shows_more_than_the_mechanism_leaks():
+def test_no_canary_leaks_more_than_the_mechanism():
     pair = cohort_law.score_densities(DOTS, 3, 0.4, 0.9, replaces=True)
     sums = np.array([sum(c) for c in itertools.combinations(DOTS, 2)]) + 0.9
     exact = np.exp(mixture(pair.points, sums, np.full(len(sums), 1 / len(sums)), 0.4))
@@ -41,7 +41,7 @@ def test_no_canary_shows_more_than_the_mechanism_leaks():
 
 
 @pytest.mark.parametrize("cohort", [64, 512])
-def test_clients_orthogonal_to_a_full_canary_leave_the_mechanisms_own_epsilon(cohort):
+def test_a_canary_orthogonal_to_all_clients_leaks_as_much_as_the_mechanism(cohort):
     pair = cohort_law.score_densities(np.zeros(512), cohort, 0.423, 1.0)
     truth = conversions.epsilon_from_mu(1 / 0.423, 1e-5)
     assert densities.epsilon_at(pair, 1e-5) == pytest.approx(truth, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Designed canaries: their penalties, their second derivatives, and what a design reaches."""
+"""The design of canaries: its penalties, its result, and how it fails."""
 
 from functools import partial
 
@@ -40,12 +40,12 @@ FIRST = jax.random.uniform(jax.random.key(3), (FEATURES,))
 
 
 def run(penalty, optimizer, theta, updates, steps, first=FIRST, minibatch=POOL):
-    made = designed.designer(loss, penalty, optimizer, minibatch)
+    made = designed.make_designer(loss, penalty, optimizer, minibatch)
     return made.run(theta, first, updates, steps, jax.random.key(4))
 
 
 @pytest.mark.slow
-def test_a_design_as_run_is_healthy_and_orthogonal(theta, updates):
+def test_a_design_reduces_its_penalty_and_is_nearly_orthogonal(theta, updates):
     found = run(AS_RUN, optax.adam(1.0), theta, updates, 1500, minibatch=8)
     assert found.losses.shape == (1501,) and found.losses[-1] < 0.1 * found.losses[0]
     after, before = (jax.grad(loss)(theta, sample, None) for sample in (found.last, FIRST))
@@ -58,7 +58,7 @@ def test_a_design_as_run_is_healthy_and_orthogonal(theta, updates):
     assert float(best) == pytest.approx(float(found.losses.min()), rel=1e-3)
 
 
-def test_penalties_are_what_they_say():
+def test_penalties_agree_with_their_formulas():
     rng = np.random.default_rng(5)
     gradient, updates = rng.normal(size=40), rng.normal(size=(POOL, 40))
     both = gradient @ (updates.T @ updates) @ gradient  # the norm exceeds C: no other term
@@ -75,6 +75,6 @@ def test_penalties_are_what_they_say():
     assert float(short) == pytest.approx(40 * (5 - 1e-3) ** 2, rel=1e-4)
 
 
-def test_a_design_that_diverges_is_refused(theta, updates):
+def test_a_design_that_diverges_raises_an_error(theta, updates):
     with pytest.raises(InputError, match="design_rate"):
         run(AS_RUN, optax.adam(0.1), theta, updates, 2, first=FIRST * jnp.nan)

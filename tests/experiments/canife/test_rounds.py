@@ -1,4 +1,4 @@
-"""CANIFE's estimates against its public record and what can be derived; Renyi DP against dp-accounting."""
+"""CANIFE's estimates agree with its public code, and our Renyi DP with dp-accounting."""
 
 from functools import partial
 
@@ -10,8 +10,8 @@ from dp_accounting.rdp import RdpAccountant
 from experiments.canife import rounds
 from experiments.canife.rounds import Charge
 
-OLD_DELTA = 1e-5  # of the public code until February 2023
-# Scores of one attack that the public code keeps as an example: Sent140, 25 with the canary, 25 without
+OLD_DELTA = 1e-5  # in the public code until February 2023
+# The scores of an attack on Sent140 in the public code: 25 with the canary and 25 without.
 WITH = np.fromstring(
     "1.4968 .1582 .1806 .8027 1.1776 .1657 .9007 1.3976 1.0114 .4583 1.5924 .155111 .2284 .6740 -.3360 "
     "1.4169 1.5525 1.9708 1.0985 2.3776 .9830 .4261 .7701 1.2012 1.5056",
@@ -24,7 +24,7 @@ WITHOUT = np.fromstring(
 )
 
 
-def test_the_public_record_by_either_estimator():
+def test_estimates_agree_with_the_public_code():
     found = rounds.best_epsilon(WITH, WITHOUT, OLD_DELTA, by_accuracy=True)
     assert found == pytest.approx((2.944426, 0.991806, 6.797383), abs=5e-7)
     assert rounds.largest_accuracy(WITH, WITHOUT) == pytest.approx(0.86)
@@ -34,7 +34,7 @@ def test_the_public_record_by_either_estimator():
 
 
 @pytest.mark.parametrize("by_accuracy", [False, True])
-def test_estimates_at_the_edges_and_their_cap(by_accuracy):
+def test_estimates_of_separated_scores_and_the_cap_of_estimates(by_accuracy):
     estimate = partial(rounds.best_epsilon, by_accuracy=by_accuracy)
     found = estimate([0.0, 3.0], [1.0, 1.0], 0.01)
     assert found.epsilon == found.lower == 0
@@ -53,15 +53,15 @@ def test_estimates_at_the_edges_and_their_cap(by_accuracy):
 @pytest.mark.parametrize(
     "epsilon, renyi, gaussian", [(0.5, 3.768, 3.147), (1, 2.199, 1.878), (3.88, 0.770, 0.684)]
 )
-def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
+def test_the_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
     assert rounds.renyi_noise(epsilon, 0.01) == pytest.approx(renyi, rel=1e-3)
     assert rounds.gaussian_noise(epsilon, 0.01) == pytest.approx(gaussian, rel=1e-3)
 
 
-def test_charges_and_compositions_at_the_edges():
+def test_charges_and_compositions_in_extreme_cases():
     assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
     assert rounds.renyi_charge(np.inf, 0.01, 0.4) == 0.4
-    assert rounds.renyi_charge(0.0, 1e-6, 0.4) > 50  # the least delta of an estimate
+    assert rounds.renyi_charge(0.0, 1e-6, 0.4) > 50  # the smallest delta of an estimate
     assert rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
     split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70)]
     whole = rounds.composed([Charge(0.8, 0.01, 100)], 1e-5)
@@ -74,7 +74,7 @@ def test_charges_and_compositions_at_the_edges():
     "sigma, target, mean, deviation, total",
     [(0.6841, 10, 3.04, 0.31, 4.77), (0.4166, 50, 3.59, 0.14, 6.29)],
 )
-def test_a_perfect_canary_scores_the_published_numbers(sigma, target, mean, deviation, total):
+def test_a_perfect_canary_has_the_published_estimates(sigma, target, mean, deviation, total):
     charge = Charge(sigma, 0.01189, 2550)
     assert rounds.composed([charge], 1e-5) == pytest.approx(target, rel=3e-3)
     found = rounds.estimate_perfect_canary(np.random.default_rng(0), sigma, 100)

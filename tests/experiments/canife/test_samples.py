@@ -1,4 +1,4 @@
-"""What canaries can be: images, and texts as they are drawn, shown and settled."""
+"""Texts as canaries: how they are drawn, shown, designed and stored."""
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,12 @@ def texts():
 
 
 @pytest.mark.slow
-def test_a_settled_text_has_its_own_loss_and_second_derivatives(texts):
+def test_a_drawn_text_has_the_models_loss_and_finite_second_derivatives(texts):
     theta = jax.jit(texts.model.init)(jax.random.key(0))
-    canary = texts.settle(texts.draw(np.random.default_rng(0)), jax.random.key(1))
+    canary = texts.draw_text(texts.draw(np.random.default_rng(0)), jax.random.key(1))
     text = texts.show(canary)
     assert len(text) == LENGTH + 1
-    assert texts.show(texts.settle(canary, jax.random.key(7))) == text
+    assert texts.show(texts.draw_text(canary, jax.random.key(7))) == text
     tokens = np.array([ALPHABET.index(character) + 1 for character in text])
     expected = float(jax.jit(texts.model.loss)(theta, (tokens[:-1], tokens[1:])))
     for seed in range(2):
@@ -45,21 +45,23 @@ def test_a_settled_text_has_its_own_loss_and_second_derivatives(texts):
     assert jnp.isfinite(slope).all() and jnp.any(slope != 0)
 
 
-def test_a_text_begins_as_an_example_and_its_characters_are_drawn_by_their_weights(texts):
+def test_a_text_starts_from_an_example_and_characters_are_drawn_by_weight(texts):
     text = np.array([1, 2, 3, 4, 5, 1, 2])
     begun = texts.from_example(text[:-1], text[1:])
     assert texts.show(begun) == "ab\ncdab"
     assert float(begun.content.max()) == 12
     weights = jnp.log(jnp.array([0.7, 0.2, 0.1, 1e-9, 1e-9]))
     many = texts._replace(length=20_000)
-    drawn = many.settle(begun._replace(content=jnp.tile(weights, (20_000, 1))), jax.random.key(0))
+    drawn = many.draw_text(
+        begun._replace(content=jnp.tile(weights, (20_000, 1))), jax.random.key(0)
+    )
     shares = [many.show(drawn).count(character) / 20_000 for character in ALPHABET]
     np.testing.assert_allclose(shares, [0.7, 0.2, 0.1, 0, 0], atol=0.015)
 
 
 @pytest.fixture
 def plays(monkeypatch, texts):
-    """Made-up roles as data sets, and a small model of them as the row of character_lstm."""
+    """Replaces Shakespeare's roles by random texts, and the model character_lstm by a small one."""
     drawn = np.random.default_rng(0).integers(1, 6, (60, LENGTH + 1))
     roles = Dataset(drawn[:, :-1].astype(np.uint8), drawn[:, 1:].astype(np.int32), "", "x")
     everyone = dealt(roles, np.repeat(np.arange(20), 3))

@@ -1,4 +1,4 @@
-"""The paper's ablations: what is trained and drawn."""
+"""The paper's ablations are trained once and drawn from the store."""
 
 import io
 
@@ -20,7 +20,7 @@ COHORTS = SMOKE["canife_figure_8c"]
 
 @pytest.fixture(scope="module")
 def trained(image_file, tmp_path_factory):
-    """Returns the evidence of a sweep over pools and of one over rounds."""
+    """Trains a sweep over pools and one over rounds, and returns their evidence."""
     folder = tmp_path_factory.mktemp("ablations")
     data = DataSets({"fashion_mnist": str(image_file)})
     for ablation in (POOLS, COHORTS):
@@ -30,7 +30,7 @@ def trained(image_file, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
+def test_stored_cells_are_not_trained_again_and_all_are_drawn(trained):
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(trained.held.root, DataSets({})))
         assert not outcome.here + outcome.failed

@@ -1,4 +1,4 @@
-"""A small measured training run on made-up images: what it stores, resuming, its tables."""
+"""A small measured training run on random images: what it stores, how it resumes, and its tables."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def data(image_file):
 
 
 def measure(setting, data, folder):
-    """Measures what is missing of a setting; returns its store and the rounds that were missing."""
+    """Measures the missing rounds of a setting, and returns its store and these rounds."""
     setting, split, store = training.prepare(setting, folder, data)
     with hold(store.path):
         return store, list(training.measure_missing(setting, split, store, setting.measured()))
@@ -38,12 +38,12 @@ def contents(store):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """Returns a store and its measured rounds."""
+    """Returns the store of SMALL and its measured rounds."""
     return measure(SMALL, data, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.slow
-def test_a_training_measures_its_rounds(whole):
+def test_a_training_run_measures_its_rounds(whole):
     assert [one.number for one in whole[1]] == [1, 3, 5]
     for one in whole[1]:
         assert one.health > 0.9 and one.norm > 1
@@ -57,8 +57,10 @@ def test_a_training_measures_its_rounds(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_a_killed_training_goes_on_with_the_same_bits(whole, data, tmp_path, monkeypatch, seconds):
-    """From a checkpoint after every round, and from none."""
+def test_a_killed_training_run_continues_with_the_same_bits(
+    whole, data, tmp_path, monkeypatch, seconds
+):
+    """With a checkpoint after every round, and without checkpoints."""
     monkeypatch.setattr(training, "Checkpoints", lambda folder: Checkpoints(folder, seconds))
     setting, split, again = training.prepare(SMALL, tmp_path, data)
     missing = training.measure_missing(setting, split, again, [3, 5])
@@ -72,7 +74,7 @@ def test_a_killed_training_goes_on_with_the_same_bits(whole, data, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_what_is_stored_is_read_shown_and_drawn(whole):
+def test_stored_rounds_are_read_shown_and_drawn(whole):
     stored = stored_rounds.read_rounds(whole[0], [1, 3, 5])
     for before, after in zip(whole[1], stored, strict=True):
         np.testing.assert_equal(after._asdict(), before._asdict())
@@ -94,14 +96,14 @@ def test_what_is_stored_is_read_shown_and_drawn(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.5, 0.0])
-def test_the_published_worlds_replace_a_client(data, tmp_path, sigma):
+def test_as_published_the_canary_replaces_a_client(data, tmp_path, sigma):
     setting = dataclasses.replace(
         SMALL, rounds=1, noise_multiplier=sigma, as_published=True, soft_label=True, start="sample"
     )
     _, (one,) = measure(setting, data, tmp_path)
     assert one.label.sum() == pytest.approx(1, abs=1e-5)
     assert 0.01 < one.label.max() < 1
-    if not sigma:  # all is infinite
+    if not sigma:  # every epsilon is infinite
         frame = curves.compose(setting, curves.summarize(setting, [one]))
         assert one.exact == frame["perfect"].item() == frame["accountant"].item() == np.inf
         assert style.png(figures.training_figure(setting, one, frame))
@@ -111,7 +113,7 @@ def test_the_published_worlds_replace_a_client(data, tmp_path, sigma):
 
 
 @pytest.mark.slow
-def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(
+def test_clients_with_several_images_and_the_canary_multiply_gradients_by_the_learning_rate(
     data, tmp_path
 ):
     setting = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""The examples run as they are, and show what they say."""
+"""The examples run as they are, and print what they promise."""
 
 import json
 import re
@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 
 
 def run_example(capsys, name):
-    """Returns {method: epsilon}, which an example prints."""
+    """Runs an example and returns the epsilons that it prints, by method."""
     runpy.run_path(str(EXAMPLES / name))["main"]()
     rows = re.findall(r"^(\w[\w ]*?) +([\d.]+) ", capsys.readouterr().out, re.M)
     return {name: float(epsilon) for name, epsilon in rows}
@@ -28,9 +28,7 @@ def run_example(capsys, name):
         ("ranks_text.py", 2.5, "torch"),
     ],
 )
-def test_a_training_of_ones_own_is_audited_without_a_second_world(
-    capsys, tmp_path, monkeypatch, name, least, needs
-):
+def test_an_example_audits_a_custom_training_run(capsys, tmp_path, monkeypatch, name, least, needs):
     monkeypatch.chdir(tmp_path)
     pytest.importorskip(needs)
     pytest.importorskip("torch").manual_seed(0)
@@ -40,7 +38,7 @@ def test_a_training_of_ones_own_is_audited_without_a_second_world(
 
 
 @pytest.mark.parametrize(("name", "status"), [("opacus", 2), ("mine", 1)])
-def test_an_example_without_its_library_ends_in_a_line_that_names_it(tmp_path, name, status):
+def test_a_missing_library_ends_an_example_with_a_line_that_names_it(tmp_path, name, status):
     (tmp_path / "script.py").write_text(f"raise ModuleNotFoundError('No module', name={name!r})\n")
     ended = python("-P", "-m", "experiments", "python", "script.py", cwd=tmp_path)
     assert ended.returncode == status and ended.stdout == ""
@@ -57,7 +55,7 @@ def notebook():
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monkeypatch, capsys):
+def test_the_notebook_runs_and_stores_no_output(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for code in notebook():
@@ -80,7 +78,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     ],
     ids=["correct", "no clipping", "the same noise", "a claim too low"],
 )
-def test_the_tested_project_is_green_and_red_with_a_planted_bug(
+def test_the_tested_project_passes_and_fails_with_a_planted_bug(
     tmp_path, correct, planted, failing
 ):
     project = tmp_path / "project"

@@ -1,4 +1,4 @@
-"""The one-shot paper's Table 1, its analytical columns and its slips, computed."""
+"""The one-shot paper's Table 1, its analytical columns and its errors, recomputed."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ from experiments.one_shot.sweep import Simulations
 from experiments.sweeps import points
 from models.catalogue import federated_task
 
-# what the paper prints: noise multiplier, analytical epsilon; one release
+# Printed in the paper: the noise multiplier and the analytical epsilon of one release.
 STACKOVERFLOW_DELTA = 341_000**-1.1
 STACKOVERFLOW = ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0), (0.0644, 194.0), (0.1023, 93.8),
                  (0.1836, 40.2), (0.2344, 28.9))  # fmt: skip
 EMNIST = ((0.16, 33.8), (0.18, 28.1), (0.195, 24.8), (0.25, 16.9), (0.315, 12.0))
-# A^2 of fifteen runs
+# Printed in the paper: A^2 of fifteen runs.
 ANDERSON_DARLING = (0.464, 0.590, 0.396, 0.407, 0.196, 0.976, 0.422, 0.340, 0.432, 0.116,
                     0.326, 0.157, 0.347, 0.951, 0.401)  # fmt: skip
 TABLE_6_NOISE = 0.2
@@ -38,12 +38,12 @@ def simulate(*dimensions):
 
 
 def fitted_as_equal_variance(cell):
-    """Returns a cell whose equal-variance estimate is that of Algorithm 1 (Errata O1)."""
+    """Returns a cell with the fitted estimate in place of the equal-variance estimate (Errata O1)."""
     names = ("", "_deviation")
     return cell | {ONE_SHOT_EQUAL_VARIANCE + x: cell[ONE_SHOT_FITTED + x] for x in names}
 
 
-def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not():
+def test_the_equal_variance_estimate_has_the_papers_table_and_algorithm_1_has_not():
     """Errata O1."""
     for cell in simulate(10**4, 10**5):
         mean, deviation = figures.TABLE_1.loc[cell["sigma"], cell["dimension"]]
@@ -53,17 +53,17 @@ def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not():
 
 
 @pytest.mark.slow
-def test_equal_variance_is_the_papers_table_at_large_dimensions():
+def test_the_equal_variance_estimate_has_the_papers_table_in_large_dimensions():
     assert all(figures.agrees(cell, 50) for cell in simulate(10**6, 10**7))
 
 
 def analytical(sigma, delta):
-    """Returns epsilon of a single release."""
+    """Returns the exact epsilon of a single Gaussian release."""
     return conversions.epsilon_from_mu(1 / sigma, delta)
 
 
 def test_analytical_columns():
-    """Errata O4: EMNIST's has another delta than the paper's."""
+    """The column for EMNIST has another delta than the paper states (Errata O4)."""
     for sigma, epsilon in STACKOVERFLOW:
         assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(epsilon, rel=0.03)
     for sigma, epsilon in EMNIST:
@@ -72,8 +72,8 @@ def test_analytical_columns():
     assert analytical(EMNIST[0][0], 3383**-1.1) == pytest.approx(41.56, abs=0.01)
 
 
-def test_the_chance_of_three_rejections():
-    """Errata O5: 68% is the chance of two or more above the 15% value."""
+def test_the_probability_of_three_rejections():
+    """68% is the probability of two or more rejections, not of three or more (Errata O5)."""
     critical = cosine_law.anderson_darling(np.arange(1000.0)).critical[0]
     assert (np.array(ANDERSON_DARLING) > critical).sum() == 3
     assert stats.binom.sf(1, 15, 0.15) == pytest.approx(0.68, abs=0.005)
@@ -81,7 +81,7 @@ def test_the_chance_of_three_rejections():
 
 
 def test_the_cap():
-    """Errata O6, of Jeffreys' limit with 1,000 and 1,000 canaries."""
+    """The Jeffreys limit with 1,000 + 1,000 canaries caps eps_lo at 6.254 (Errata O6)."""
     limit = float(stats.beta.ppf(0.95, 0.5, 1000 + 0.5))
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - STACKOVERFLOW_DELTA - limit) / limit))
@@ -97,7 +97,7 @@ def test_the_analytical_value_of_table_6_is_renyi_dps():
 
 
 def find_largest(rng, canaries, steps, mu, momentum):
-    """Returns the largest moves with momentum of canaries left out, and of canaries of a single step."""
+    """Returns the largest moves over steps of canaries left out, and of canaries inserted in one step."""
     noise = rng.standard_normal((2, canaries, steps))
     noise[1, np.arange(canaries), rng.integers(0, steps, canaries)] += mu
     moves = signal.lfilter([1.0], [1.0, -momentum], noise, axis=-1)
@@ -105,8 +105,8 @@ def find_largest(rng, canaries, steps, mu, momentum):
     return (moves / np.sqrt(variances)).max(axis=-1)
 
 
-def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
-    """Errata O14: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
+def test_momentum_explains_the_estimate_of_table_6():
+    """Canaries are 5 deviations away in one of 468 rounds, observed in moves with momentum (Errata O14)."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(5):
@@ -142,8 +142,8 @@ def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
 
 
 @pytest.mark.parametrize(("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)])
-def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high):
-    """One release has epsilon 300, whatever is made of it afterwards (Errata O13)."""
+def test_fits_to_maxima_are_right_only_with_momentum(momentum, low, high):
+    """One release has epsilon 300, and post-processing such as momentum cannot change this (Errata O13)."""
     sigma = sweep.SIZES["laptop"].images.noises[1]
     unobserved, observed = find_largest(np.random.default_rng(0), 1000, 100, 1 / sigma, momentum)
     null = one_shot.fit(unobserved, 1)
