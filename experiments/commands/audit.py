@@ -98,7 +98,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     else:
         print(_summarise(finished), file=sys.stderr)
         print(bounds_table.bounds_table(finished.conclusion))
-    driver.keep(finished, [FIGURE])
+    driver.keep(finished, figure=True)
     if not FLAGS.json:
         folder = finished.store.path
         print(f"\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}")
