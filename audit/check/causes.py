@@ -230,6 +230,8 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
         return make_finding(_EXCESS, "First look for what mixes examples.")
 
     mistakes = _find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
+    if tried.reach > 16 and not mistakes:
+        return make_finding("no clipping of single examples", "")
     mistakes = mistakes or [f"clipped to {tried.plateau:.4g} times the stated C"]
     if tried.is_stopped:
         return make_finding(
@@ -237,8 +239,6 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
             f"Extreme examples stop at {tried.plateau:.4g} times the stated clipping norm. It fits: "
             f"{'; or '.join(mistakes)}.",
         )
-    if tried.reach > 16:
-        return make_finding("no clipping of single examples", "")
     return make_finding(
         _EXCESS,
         "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
