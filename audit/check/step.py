@@ -239,7 +239,8 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
-    deviations = dict(zip(m.probe.layer_names, drawn.given.deviations.tolist(), strict=True))
+    trained = np.flatnonzero(drawn.given.freedom)
+    deviations = {m.probe.layer_names[i]: float(drawn.given.deviations[i]) for i in trained}
     outcomes["noise"] = CheckOutcome(
         text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )
