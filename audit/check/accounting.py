@@ -15,10 +15,10 @@ from audit.errors import InputError, number, require
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
-_CLOSE = 2e-3  # the relative difference of other accountants, at most
-_LEAST_RATE = 1e-9  # a batch of one example in the largest data set
+_CLOSE = 2e-3  # the largest relative difference between accountants
+_LEAST_RATE = 1e-9  # a batch of one example of the largest data set
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
-_MAX_LOSSES = 10**6  # of a step on a grid
+_MAX_LOSSES = 10**6  # the largest number of privacy losses of a step on a grid
 
 
 def check_accounting(
@@ -30,16 +30,16 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Checks whether DP-SGD with Poisson batches is (epsilon, delta)-private, by dp-accounting.
+    """Compares a claimed epsilon of DP-SGD with Poisson batches with that of dp-accounting.
 
-    Neighbouring data sets differ by one example that is added or removed. A claim that is lower by up to
-    0.2%, the tolerance for other accountants, is accepted. `audit.sampler_claims` has the epsilon of other
-    batches.
+    Neighbouring data sets differ by one example that is added or removed. The check accepts a claim that is
+    too low by up to 0.2%, since accountants differ by as much. `audit.sampler_claims` has the epsilon of
+    other batches.
 
     Args:
       epsilon, delta: the claimed privacy.
-      noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
-      steps: the number of all steps of training.
+      noise_multiplier: sigma, the standard deviation of the noise over the clipping norm.
+      steps: the number of training steps.
       sampling_rate: the probability that a step takes an example.
       examples: the number of examples of the data set, to judge delta; None if unknown.
 
@@ -88,7 +88,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon: it is true, rejected (with a finding) or undecided."""
+    """Checks a claimed epsilon; a claim that no grid decides counts as not tried."""
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
@@ -116,12 +116,12 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
 
 
 def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
-    """Returns the least claim that is not rejected, and dp-accounting's epsilon.
+    """Returns the smallest claim that is not rejected, and dp-accounting's epsilon.
 
-    If the claim is below epsilon, the grid of losses is refined. A grid that is coarse compared with the
-    losses of a step makes epsilon too large. The error falls with the square of a small spacing, and with the
-    square root of a large one. In both cases a grid finer by the factor 4 removes at least half of the error.
-    The rest is at most the difference of the last two grids.
+    If the claim is below epsilon, the grid of privacy losses is refined, since a grid that is coarse compared
+    with the losses of a step makes epsilon too large. The error falls with the square of a small spacing, and
+    with the square root of a large one. In both cases a grid that is 4 times finer removes at least half of
+    the error. So the remaining error is at most the difference of the last two grids.
     """
     most = accounting.participant_upper_bound(composition, delta)
     if claimed >= most * (1 - _CLOSE) or not accounting.counts_sampling(composition):
@@ -145,7 +145,7 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields common mistakes in accounting, in words, each with its epsilon."""
+    """Yields common mistakes in accounting in words, each with the epsilon that it gives."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
@@ -172,11 +172,11 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
-    """Checks that delta is below 1 / n for n examples: otherwise a mechanism may release an example whole.
+    """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
 
-    The report advises 0.1 / n.
+    A mechanism with a larger delta may release an example of each training run.
     """
-    # The worst mechanism of this delta releases each example whole with probability delta.
+    # The worst mechanism with this delta releases each example with probability delta.
     released = delta * examples
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)

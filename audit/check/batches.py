@@ -1,7 +1,6 @@
 """Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from audit.check.report import (
 from audit.check.trees import Integers
 from audit.errors import require
 
+POISSON = "poisson"
 SHUFFLED = "shuffled"
 BALLS_IN_BINS = "balls_in_bins"
 CYCLIC = "cyclic"  # the same batches in every pass
@@ -59,20 +59,6 @@ class _DrawnBatches(NamedTuple):
     examples: int
     sampling_rate: float
     rate: float
-
-
-class _Row(NamedTuple):
-    """A row of the report that tests a statistic.
-
-    Attributes:
-      p_value: the p-value of the null hypothesis.
-      finding: the bug that a small p-value shows.
-      measured: the measurement in words.
-    """
-
-    p_value: float
-    finding: CheckFinding
-    measured: str
 
 
 def check_batches(
@@ -177,48 +163,57 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
       kind: the kind of batches that was recognised.
       order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
     """
-    rows = {"batch size": _test_rate(drawn), "spread of sizes": _test_sizes(drawn)}
-    rows |= _test_members(drawn)
+    rows = {
+        "indices": _check_indices(drawn, kind),
+        "batch size": _test_rate(drawn),
+        "spread of sizes": _test_sizes(drawn),
+        **_test_members(drawn),
+    }
     figures: dict[str, Any] = {"kind": kind}
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
-    if not kind and not find_rejected_tests({row: rows[row].p_value for row in rows}):
-        figures["kind"] = "poisson"
+    p_values = {row: rows[row].p_values[POISSON] for row in rows if rows[row].p_values}
+    if not kind and not find_rejected_tests(p_values):
+        figures["kind"] = POISSON
     if order is not None:
         figures["order"] = order._asdict()
-        finding = CheckFinding(
+    if order is not None and not order.repeats:
+        not_uniform = CheckFinding(
             "order",
             "an order that is not uniform",
             f"{order.seen} Whoever guesses the step of an example learns more than from a uniform order.",
             "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
             "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
         )
-        rows["order"] = _Row(order.p_value, finding, f"tested over {order.passes} passes")
-    if kind == CYCLIC:  # which explains the order
-        del rows["order"], rows["together"]
-
-    def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
-        """Returns the bugs that explain the rejected tests."""
-        found = {row: rows[row].finding for row in rows if rejected[row]}
-        if kind:
-            found.pop("spread of sizes", None)
-            why = "They are the same in every pass." if kind == CYCLIC else ""
-            title = _TITLES[kind]
-            found["every example"] = CheckFinding(
-                "every example",
-                f"{title} batches, not Poisson",
-                f"The accountant assumes Poisson batches, these are {title}. {why}".strip(),
-                f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) "
-                "prints their epsilon",
-            )
-        return found.values()
-
-    outcomes = {"indices": _check_indices(drawn, kind)._replace(figures=figures)}
-    for name, row in rows.items():
-        outcomes[name] = CheckOutcome(row.measured, p_values={"poisson": row.p_value})
-    return make_report("batches", outcomes, explain)
+        text = f"tested over {order.passes} passes"
+        rows["order"] = _describe_test(text, order.p_value, not_uniform)
+    if kind:
+        title = _TITLES[kind]
+        why = ""
+        if kind == CYCLIC:  # which explains examples that come together
+            why = "They are the same in every pass."
+            del rows["together"]
+        other_kind = CheckFinding(
+            "every example",
+            f"{title} batches, not Poisson",
+            f"The accountant assumes Poisson batches, these are {title}. {why}".strip(),
+            f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) prints "
+            "their epsilon",
+        )
+        # The kind explains the results of these tests.
+        rows["spread of sizes"] = rows["spread of sizes"]._replace(if_rejected=None)
+        rows["every example"] = rows["every example"]._replace(
+            if_rejected=None, findings=[other_kind]
+        )
+    rows["indices"] = rows["indices"]._replace(figures=figures)
+    return make_report("batches", rows)
 
 
-def _test_rate(drawn: _DrawnBatches) -> _Row:
+def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
+    """Returns the outcome of one test of Poisson batches, with the bug that a small p-value shows."""
+    return CheckOutcome(text, p_values={POISSON: p_value}, if_rejected=finding)
+
+
+def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests the total size of all batches at the stated rate, and describes the test's power.
 
     The total is binomial: its relative standard deviation is sqrt((1 - rate) / mean). A two-sided normal test
@@ -252,10 +247,10 @@ def _test_rate(drawn: _DrawnBatches) -> _Row:
         f"{why}".strip(),
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
-    return _Row(total.pvalue, finding, f"{mean}, {expected:.4g} expected; {power}")
+    return _describe_test(f"{mean}, {expected:.4g} expected; {power}", total.pvalue, finding)
 
 
-def _test_sizes(drawn: _DrawnBatches) -> _Row:
+def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial ones at the measured rate, and are not cut or filled.
 
     A wrong rate does not fail the test. The p-value of an extreme is the probability that all Poisson batches
@@ -286,8 +281,8 @@ def _test_sizes(drawn: _DrawnBatches) -> _Row:
             "do not cut, fill or skip batches, or account for truncated Poisson batches",
         )
     p_value = min(1.0, 2 * min(cut, _test_spread(sizes, law)))
-    extremes = f"{sizes.min()} to {sizes.max()} examples"
-    return _Row(p_value, finding, f"{extremes}, deviation {sizes.std():.3g}")
+    text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
+    return _describe_test(text, p_value, finding)
 
 
 def _test_spread(counts: Any, law: Any) -> float:
@@ -301,7 +296,7 @@ def _test_spread(counts: Any, law: Any) -> float:
     return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))
 
 
-def _test_members(drawn: _DrawnBatches) -> dict[str, _Row]:
+def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     """Tests whether examples come equally often and independently, by the batches of about 1,500 of them.
 
     The pair that comes together most often is tested by a union bound over all pairs.
@@ -329,8 +324,8 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, _Row]:
     )
     all_pairs = f"of all pairs of {len(observed):,} examples"
     return {
-        "every example": _Row(p_value, unequal, seen),
-        "together": _Row(pairs.p_value, together, all_pairs),
+        "every example": _describe_test(seen, p_value, unequal),
+        "together": _describe_test(all_pairs, pairs.p_value, together),
     }
 
 

@@ -124,7 +124,7 @@ def _explain_replay(m: Measured) -> CheckFinding:
     )
 
 
-def find_mistakes(
+def _find_mistakes(
     probe: StepProbe, mistakes: Mapping[str, tuple[str, float]], factor: float, tolerance: float
 ) -> list[str]:
     """Returns the names of the mistakes that explain a wrong factor, the best fit first.
@@ -181,7 +181,7 @@ def _find_size(m: Measured) -> CheckFinding | None:
     why = [
         f"B = {size / factor:.4g} where {size:g} is stated",
         f"a learning rate of {rate * factor:.4g} where {rate:g} is stated",
-        *find_mistakes(m.probe, _OF_BOTH, factor, _AT_C),
+        *_find_mistakes(m.probe, _OF_BOTH, factor, _AT_C),
     ]
     return CheckFinding(
         "sensitivity",
@@ -229,7 +229,9 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
     if m.interacts:
         return make_finding(_EXCESS, "First look for what mixes examples.")
 
-    mistakes = find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
+    mistakes = _find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
+    if tried.reach > 16 and not mistakes:
+        return make_finding("no clipping of single examples", "")
     mistakes = mistakes or [f"clipped to {tried.plateau:.4g} times the stated C"]
     if tried.is_stopped:
         return make_finding(
@@ -237,8 +239,6 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
             f"Extreme examples stop at {tried.plateau:.4g} times the stated clipping norm. It fits: "
             f"{'; or '.join(mistakes)}.",
         )
-    if tried.reach > 16:
-        return make_finding("no clipping of single examples", "")
     return make_finding(
         _EXCESS,
         "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
@@ -251,7 +251,7 @@ def _explain_short_movements(m: Measured) -> Iterator[CheckFinding]:
     Each layer may be clipped to its part of C, which is right.
     """
     tried = m.tried
-    mistakes = find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
+    mistakes = _find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
     if mistakes and tried.is_stopped and not tried.stops_by_layer:
         yield CheckFinding(
             "sensitivity",
@@ -358,7 +358,7 @@ def _explain_deviation(m: Measured) -> Iterator[CheckFinding]:
     deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
     # 1% and four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
-    fits = find_mistakes(m.probe, _OF_NOISE, deviation, error)
+    fits = _find_mistakes(m.probe, _OF_NOISE, deviation, error)
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has another size than stated: clipping was not seen")
     multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier

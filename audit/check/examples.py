@@ -121,18 +121,14 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     return others
 
 
-def are_tokens(labels: Array) -> bool:
-    """Returns True if labels are sequences of integers, of shape (rows, tokens)."""
-    return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu"
-
-
 def find_padding(labels: Array) -> int | None:
     """Returns the token with which labels are padded to one length; None if they do not seem to be padded.
 
-    It is -100 if some label has it. Otherwise it is a token that some label has twice at its end, and that no
+    Only sequences of integers, of shape (rows, tokens), can be padded. The token is -100 if some label has
+    it. Otherwise it is a token that some label has twice at its end, and that no
     label has before another token.
     """
-    if not are_tokens(labels):
+    if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None
     if np.any(labels == _IGNORED):
         return _IGNORED

@@ -21,11 +21,11 @@ _NO_INDICES = (
 
 
 class DrawnPass(NamedTuple):
-    """The batches of a single pass over a loader.
+    """The batches of one pass over a loader.
 
     Attributes:
-      batches: the indices of each batch's examples.
-      is_whole: whether these are all batches of the pass.
+      batches: the indices of the examples of each batch.
+      is_whole: True if these are all batches of the pass.
     """
 
     batches: list[Integers]
@@ -33,11 +33,11 @@ class DrawnPass(NamedTuple):
 
 
 def make_draw(loader: Any) -> Draw:
-    """Returns a function from a seed to the batches of a single pass over a loader.
+    """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
-      loader: such a function; a loader with a batch sampler that gives the indices, like torch's and
-        Opacus's; or an iterable over batches of indices that can be iterated more than once.
+      loader: such a function; a loader of torch or Opacus, whose batch sampler gives the indices; or an
+        iterable over batches of indices that can be iterated more than once.
 
     Raises:
       InputError: the loader is something else.
@@ -56,7 +56,10 @@ def make_draw(loader: Any) -> Draw:
     require(not isinstance(sampler, Iterator), message)
 
     def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over a pass; DistributedSampler repeats its order unless the epoch is set."""
+        """Returns an iterator over a pass.
+
+        The epoch is set, since torch's DistributedSampler would otherwise repeat its order.
+        """
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
             set_epoch = getattr(part, "set_epoch", None)
             if callable(set_epoch):
@@ -67,9 +70,14 @@ def make_draw(loader: Any) -> Draw:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples: the stated number, or otherwise that of the loader's `dataset`.
+    """Returns the number of examples.
 
-    Raises InputError if it is missing or out of range.
+    Args:
+      loader: the loader, whose `dataset` has a length.
+      examples: the stated number; None for the length of the data set.
+
+    Raises:
+      InputError: the number is missing or out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -81,11 +89,14 @@ def count_examples(loader: Any, examples: int | None) -> int:
 
 
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
-    """Returns the result of a caller's function `draw`; raises InputError if it fails or ends the program.
+    """Returns the result of a call of the caller's function `draw`.
 
     Args:
-      call: the function.
-      where: the words after "failed" in the message.
+      call: the call.
+      where: the words after "failed" in the error's message, such as " with seed 0".
+
+    Raises:
+      InputError: the function fails or ends the program.
     """
     try:
         return call()
@@ -96,16 +107,16 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
-    """Returns the batches of a single pass, at most `most` of them.
+    """Returns the batches of one pass, or the first `most` of them.
 
     Args:
-      draw: the function from a seed to the batches of a pass.
+      draw: a function from a seed to the batches of a pass.
       seed: the seed of the pass.
       examples: the number of examples of the data set.
       most: the largest number of batches to read.
 
     Raises:
-      InputError: `draw` fails, or does not give indices of the data set.
+      InputError: `draw` fails, or does not return indices of examples.
     """
     drawn = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
@@ -117,7 +128,11 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns the batches that the caller's function gave; raises InputError unless they are integers."""
+    """Returns at most `most` batches that the caller's function returned.
+
+    Raises:
+      InputError: they are not vectors of integers.
+    """
     if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
@@ -132,7 +147,11 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> Array:
-    """Returns a batch of indices of any library as an array; a single column or row becomes a vector."""
+    """Returns a batch of indices of any library as an array; a single column or row becomes a vector.
+
+    Raises:
+      InputError: the batch has parts of different shapes.
+    """
     if hasattr(batch, "cpu"):  # a tensor of torch may be on a GPU
         batch = batch.cpu()
     try:

@@ -105,14 +105,14 @@ class DrawnNoise(NamedTuple):
 
     def is_sign_step(self) -> bool:
         """Returns True if a step moves all parameters equally far on every batch, like Adam's first step."""
-        batches = (self.given, *self.others.values())
-        distances = np.concatenate([np.abs(noise.draws).ravel() for noise in batches])
-        distances = distances[distances > 0]
-        if not distances.size:
-            return False
-        # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
-        low, high = np.quantile(distances, [0.05, 0.95])
-        return bool(high < 1.15 * low)
+        edges = []
+        for noise in (self.given, *self.others.values()):
+            distances = np.abs(noise.draws[noise.draws != 0])
+            if distances.size:
+                # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
+                edges.append(np.nanquantile(distances, [0.05, 0.95]))
+        low, high = np.transpose(edges).reshape(2, -1)
+        return len(edges) > 1 and bool(np.max(high) < 1.15 * np.min(low))
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:

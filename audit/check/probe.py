@@ -1,4 +1,4 @@
-"""A step as a function from a batch and a seed to numbers, and the precision of its measurement.
+"""A step as a function from a batch and a seed to a vector, and the rounding errors of measuring it.
 
 Movements are in units of eta C / B, the farthest that a single example may move the parameters.
 """
@@ -21,7 +21,7 @@ _RETURN = "return the parameters' own tree"
 
 
 class StepSettings(NamedTuple):
-    """The stated numbers of the step: C, sigma, eta and B."""
+    """The stated numbers of a step: C, sigma, eta and B."""
 
     clipping_norm: float
     noise_multiplier: float
@@ -35,11 +35,11 @@ class StepSettings(NamedTuple):
 
 
 class Movement(NamedTuple):
-    """How far an example moves the step, in units of eta C / B.
+    """How far a change of the batch moves the step, in units of eta C / B.
 
     Attributes:
-      norm: the Euclidean norm over all parameters, without what rounding adds.
-      tolerance: how far rounding may have changed the norm.
+      norm: the Euclidean norm over all parameters, less what rounding adds on average.
+      tolerance: the largest plausible effect of rounding on the norm.
       layer_norms: (layers,) the norms within each layer.
       vector: (p,) the movement of each parameter.
     """
@@ -51,7 +51,7 @@ class Movement(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """How far the norm exceeds its tolerance."""
+        """The norm less its tolerance."""
         return self.norm - self.tolerance
 
 
@@ -60,27 +60,27 @@ class RefusedError(Exception):
 
 
 class StepProbe:
-    """A step as a function from a batch's columns and a seed to the parameters after the step.
+    """A step as a function from a batch and a seed to the parameters after the step.
 
-    The parameters are a float64 vector (p,) of all layers, one after another. A layer is a non-empty
-    floating-point array among the parameters.
+    The parameters are one float64 vector (p,) of all layers. A layer is a non-empty floating-point array
+    among the parameters.
 
     Attributes:
       step: the caller's function.
       settings: the stated numbers.
-      rows: the columns of the batch as given.
-      layer_names: (layers,) the layers' paths in the parameters' tree.
-      sizes: (layers,) the layers' numbers of parameters.
+      rows: the batch as given, as arrays of NumPy.
+      layer_names: (layers,) the path of each layer in the tree of the parameters.
+      sizes: (layers,) the number of parameters of each layer.
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
-      spacings: (p,) the distance from 1 to the next larger number in the floating-point type of each returned
-        parameter.
-      is_trained: (p,) whether a parameter has differed from `base` after any step so far.
+      spacings: (p,) the distance from 1 to the next larger number in the floating-point type of each
+        returned parameter.
+      is_trained: (p,) True for parameters that some step so far has moved differently from `base`.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, stated: StepSettings) -> None:
-        """Runs the step once, on the batch as given with seed 0.
+        """Runs the step once, on the batch as given and with seed 0.
 
         Raises:
           InputError: a number in `stated` is out of range; parameters, batch or step have the wrong type;
@@ -127,11 +127,11 @@ class StepProbe:
 
     @property
     def is_layer_trained(self) -> Mask:
-        """(layers,) Whether any of a layer's parameters is trained."""
+        """(layers,) True for layers with a trained parameter."""
         return np.asarray(self.sum_layers(self.is_trained) > 0)
 
     def sum_layers(self, values: Any) -> Any:
-        """Returns the sums (layers,) of one value for each parameter."""
+        """Returns the sums (layers,) over each layer of an array (p,)."""
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
@@ -170,9 +170,9 @@ class StepProbe:
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
-        """Returns a probe of the step with 100 times the clipping norm, and as much larger noise.
+        """Returns a probe of the step with 100 times the clipping norm and 100 times the noise.
 
-        None if the step does not take `clipping_norm`, or ignores it.
+        It is None if the step does not take `clipping_norm`, or ignores it.
         """
         clipping_norm = 100 * self.settings.clipping_norm
         settings = self.settings._replace(clipping_norm=clipping_norm)
@@ -184,7 +184,11 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with other attributes, such as `start`; raises RefusedError if the step fails."""
+        """Returns a probe with some attributes replaced, such as `start`, whose `base` is computed anew.
+
+        Raises:
+          RefusedError: the step fails.
+        """
         changed = copy.copy(self)
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
         changed.base = changed._read_numbers(changed._call(self.rows, 0))
@@ -201,9 +205,9 @@ class StepProbe:
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a margin. The error depends on the norm. For two steps this is the
-          measured norm, at least 1. For four steps it is 0, their signed sum in a correct step. If the
-          difference is not finite, the norm is infinite and the tolerance 0.
+          error of its square, plus a margin. The error depends on the true norm. For two steps this is taken
+          to be the measured norm, or 1 if that is larger. For four steps it is 0, as in a correct step. If
+          the difference is not finite, the norm is infinite and the tolerance 0.
         """
         vector = difference / self.settings.unit
         squares = vector**2
@@ -254,7 +258,7 @@ class StepProbe:
 
 
 def _read(name: str, value: Any) -> float:
-    """Returns the field `name` of `StepSettings`; raises InputError if it is out of range."""
+    """Returns a stated number; raises InputError if it is no number in range. `name` is for messages."""
     stated = number(name, value, float)
     # Squares of products and quotients of four such numbers are within float64's range.
     is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)

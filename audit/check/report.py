@@ -59,6 +59,7 @@ class CheckOutcome(NamedTuple):
       text: what was measured; or the reason why the check could not be tried.
       tried: True if the check could be tried.
       findings: the bugs that need no statistical test.
+      if_rejected: the bug if one of the statistical tests is rejected; None if other measurements decide.
       p_values: the p-values of the check's statistical tests, by name of the test.
       figures: the measurements for JSON and pictures.
     """
@@ -66,6 +67,7 @@ class CheckOutcome(NamedTuple):
     text: str
     tried: bool = True
     findings: Sequence[CheckFinding] = ()
+    if_rejected: CheckFinding | None = None
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
 
@@ -193,8 +195,7 @@ def make_report(
     Args:
       subject: "step", "batches", "noise" or "accounting".
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      explain: a function that gets the names of the rejected tests by row, and returns the bugs that
-        explain them.
+      explain: a function that gets the names of the rejected tests by row, and returns more bugs.
       needed: the rows that must be tried for the subject to pass; by default all of them.
     """
     p_values = {}
@@ -209,6 +210,8 @@ def make_report(
     rejected = {}
     for row, outcome in outcomes.items():
         rejected[row] = [test for test in outcome.p_values if f"{row}: {test}" in all_rejected]
+        if rejected[row] and outcome.if_rejected:
+            findings.append(outcome.if_rejected)
     findings += explain(rejected)
     order = list(outcomes)
     findings.sort(key=lambda finding: order.index(finding.check))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from audit.check import causes, examples, noise
+from audit.check import causes, noise
 from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
@@ -197,9 +197,8 @@ def _hide(tolerance: float) -> CheckOutcome:
 def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether two parts of a batch together move the step by the sum of their movements."""
     measured = m.interaction
-    labels = m.probe.rows[-1]
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(labels) == 1 and m.tried.refusal:
+        if len(m.probe.rows[0]) == 1 and m.tried.refusal:
             return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
     if not np.isfinite(measured.norm):
@@ -212,8 +211,6 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     )
     if m.tried.refusal:
         text += f"; rows were replaced, since {m.tried.refusal}"
-    if examples.are_tokens(labels) and examples.find_padding(labels) is None:
-        text += "; pad some labels to see a mean over all tokens of the batch"
     return CheckOutcome(text)
 
 
@@ -242,7 +239,8 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
-    deviations = dict(zip(m.probe.layer_names, drawn.given.deviations.tolist(), strict=True))
+    trained = np.flatnonzero(drawn.given.freedom)
+    deviations = {m.probe.layer_names[i]: float(drawn.given.deviations[i]) for i in trained}
     outcomes["noise"] = CheckOutcome(
         text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )

@@ -11,22 +11,21 @@ from audit.errors import require, shown
 
 
 class TorchStep:
-    """A step for `check_step` that returns the private gradient of a torch training run, for any optimizer.
+    """A step for `check_step` that returns the private gradient of a torch training, for any optimizer.
 
-    Check it with learning_rate=1. Every call begins with the parameters that it gets, and with the buffers
-    and the optimizer's state of construction. Dropout is off during the step, since its effect on an example
+    Check it with learning_rate=1. Every call starts from the parameters that it gets, and from the buffers
+    and the optimizer's state at construction. Dropout is off during the step, since its effect on an example
     depends on the seed. The check reports buffers that the data change, such as the running means of batch
-    norm: they are released with the model.
+    norm, since they are released with the model.
 
     Args:
-      model, optimizer: the module that is trained and its optimizer; with Opacus, those that `make_private`
-        returned.
+      model, optimizer: the trained module and its optimizer; with Opacus, those that `make_private` returned.
       train_batch: a function of a batch's arrays that takes one training step on them: `zero_grad`,
         `backward` and the optimizer's `step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: copies of the trained parameters at construction, by name, where the check begins.
-      changed_buffers: the names of floating-point buffers that differed between calls so far.
+      params: copies of the trained parameters at construction, by name.
+      changed_buffers: the names of floating-point buffers that have differed between calls.
 
     Raises:
       InputError: the model is not a module of torch, or no parameter requires a gradient.
@@ -62,20 +61,18 @@ class TorchStep:
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
         wrapped.register_step_post_hook(lambda *step: self._steps.append(step))
         self.changed_buffers: set[str] = set()
-        self._first_values: dict[str, Any] = {}  # of floating-point buffers, after the first call
+        self._first_values: dict[str, Any] = {}  # the buffers after the first call
 
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
-        """Returns the private gradient of one step, after clipping and noise, by the parameter's name.
-
-        The caller's training step leaves it in `grad` of each parameter.
+        """Takes one step, and returns the clipped and noisy gradient by name of the parameter.
 
         Args:
           params: the parameters before the step, by name.
           batch: the batch's arrays, in the order of `train_batch`'s arguments.
-          seed: the seed of all randomness of the step.
-          clipping_norm: another clipping norm for an optimizer of Opacus.
+          seed: the seed of torch's global generator.
+          clipping_norm: another clipping norm for an optimizer of Opacus; None to keep its own.
 
         Raises:
           InputError: `train_batch` takes several private steps.
@@ -107,10 +104,10 @@ class TorchStep:
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
-    """Removes the remains of a failed call from a module and an optimizer of Opacus.
+    """Removes what a failed call has left in a module and an optimizer of Opacus.
 
     Activations, counters of uses, per-example gradients and parts of an unfinished batch would make the next
-    call fail, or take a different step. The module's `vars` are read, since modules that wrap others, like
+    call fail or take a different step. Attributes are read from `vars`, since modules that wrap others, like
     those of PEFT, forward every other access.
     """
     for module in model.modules():
@@ -120,7 +117,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         vars(parameter).pop("_current_grad_sample", None)
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
-    # Opacus's BatchMemoryManager cuts a batch into parts, and queues which of them take no step.
+    # Opacus's BatchMemoryManager splits a batch, and queues which of its parts take no step.
     if "_step_skip_queue" in vars(optimizer):
         optimizer._step_skip_queue.clear()
         optimizer._is_last_step_skipped = False
@@ -128,10 +125,10 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yields the modules with a dropout probability, and its name in each.
+    """Yields each module with a dropout probability, and the name of this attribute.
 
-    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. eval() would also stop
-    Opacus's hooks.
+    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. `model.eval()` would also
+    stop Opacus's hooks.
     """
     for module in model.modules():
         if isinstance(vars(module).get("dropout"), float):

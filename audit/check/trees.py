@@ -53,14 +53,14 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
-    """Returns the arrays of a tree by their paths; an error calls the tree `name`."""
+    """Returns the arrays of a tree by their paths; `name` is the name of the tree in error messages."""
     leaves: dict[str, Any] = {}
     map_tree(tree, leaves.setdefault, name)
     return leaves
 
 
 def to_numpy(leaf: Any) -> Array:
-    """Returns a copy of an array or tensor as an array of NumPy: floats as float64, others of their type."""
+    """Returns a copy of an array or tensor as an array of NumPy; floating-point numbers become float64."""
     is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
     if hasattr(leaf, "detach"):  # a tensor of torch
         if is_float:
@@ -70,7 +70,7 @@ def to_numpy(leaf: Any) -> Array:
 
 
 def restore(values: Array, leaf: Any) -> Any:
-    """Returns values as an array or tensor of the library, type and device of another."""
+    """Returns values as an array or tensor of the same library, type and device as `leaf`."""
     if hasattr(leaf, "new_tensor"):  # a tensor of torch
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)
     if isinstance(leaf, np.ndarray | np.generic):
@@ -80,19 +80,19 @@ def restore(values: Array, leaf: Any) -> Any:
 
 
 def get_spacing(leaf: Any) -> float:
-    """Returns the distance from 1 to the next larger number of an array's type."""
+    """Returns the distance from 1 to the next larger number in the floating-point type of an array."""
     bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction
     return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # "float32" of "torch.float32"
 
 
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:
-    """Returns the distance from each number to the next of its floating-point type.
+    """Returns the distance from each number to the next one of its floating-point type.
 
-    0 gets half of `spacings`, as if it were just below 1; numbers near it are much closer.
+    For 0 it is half of `spacings`, as if it were just below 1. The true distance is much smaller.
 
     Args:
       values: the numbers.
-      spacings: the distance between neighbouring numbers from 1 to 2 in each number's type.
+      spacings: the distance from 1 to the next larger number in the type of each number.
     """
     # A number is m 2^e with m from 0.5 to below 1: it is in [2^(e-1), 2^e). Numbers there are 2^(e-1) times
     # farther from each other than from 1 to 2.

@@ -1,4 +1,4 @@
-"""Is one step of this DP-SGD correct, and are its batches and its correlated noise?
+"""Is this step of DP-SGD correct, and are its batches and its correlated noise?
 
 ./run.sh check --step=mine.py:step                 your step
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
@@ -7,10 +7,10 @@
 
 For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
 stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. The flags replace its
-values. For --batches, it defines a loader of batches of indices, or a function seed -> such batches of a
-pass. For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
+values. For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of
+a pass. For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
-The exit status is 3 if there is a bug. It is 4 if there is no bug, but a required check could not run.
+The exit status is 3 if a bug was found. It is 4 if no bug was found, but a required check could not run.
 """
 
 import shlex
@@ -35,17 +35,17 @@ STATED = {
     "learning_rate": "eta",
     "batch_size": "B",
 }
-FAILED = 3  # exit status if there is a bug
-INCOMPLETE = 4  # exit status without a bug, if a required check could not run
+FAILED = 3  # the exit status if a bug was found
+INCOMPLETE = 4  # the exit status if no bug was found, but a required check could not run
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "step", None, "Your step: mine.py:step, a file, which is executed, and a function in it."
+    "step", None, "Your step: mine.py:step, a file and a function in it. The file is executed."
 )
 flags.DEFINE_string(
     "batches",
     None,
-    "Your batches: mine.py:loader, or a function seed -> indices. The file is executed.",
+    "Your batches: mine.py:loader, or a function from a seed to them. The file is executed.",
 )
 flags.DEFINE_string("noise", None, "The noise of your steps: mine.py:draw. The file is executed.")
 flags.DEFINE_string("strategy", None, "Its strategy: sqrt, bsr:16, bisr:16, lambda:0.9, or a file.")
@@ -57,7 +57,7 @@ flags.DEFINE_integer("seeds", None, "Draws of the noise; the default depends on 
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
 
-# What is checked -> the flags that apply to it.
+# For each subject of a check, the flags that apply to it.
 _APPLY = {
     "step": (*STATED, "seeds"),
     "batches": ("sampling_rate", "examples"),
@@ -76,12 +76,16 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks the "step", "batches" or "noise" in a user's file, mine.py:step, and prints the report.
+    """Checks what a user's file defines, prints the report and writes the page that --report asks for.
 
-    Also writes its page. Exits with status 3 or 4 unless it passed.
+    Exits with status 3 or 4 unless the check passed.
+
+    Args:
+      subject: "step", "batches" or "noise".
+      value: the file and a name in it, such as "mine.py:step".
 
     Raises:
-      InputError: the file fails or misses a definition, or a flag is not for this subject.
+      InputError: the file fails or misses a definition, or a flag does not apply to this subject.
     """
     for names in _APPLY.values():
         others = [name for name in names if name not in _APPLY[subject]]
@@ -91,7 +95,8 @@ def check_user_file(subject: str, value: str) -> None:
     check = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}[subject]
     try:
         report = check(file)
-    except InputError as error:  # the flags of the arguments `draw` and `strategy`
+    except InputError as error:
+        # The message names the arguments of `check_batches` and `check_noise`; here they are flags.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 
@@ -138,7 +143,11 @@ def _check_noise(file: UserFile) -> CheckReport:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers, from flags or the file; raises InputError if a needed one is missing."""
+    """Returns the stated numbers by name: those of `stated` in the file, which flags replace.
+
+    Raises:
+      InputError: a needed number is missing, or `stated` is no dict.
+    """
     stated = file.definitions.get("stated", {})
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")
