@@ -10,7 +10,7 @@ from audit.tasks.task import Dataset
 from experiments import forecast
 
 KNOWN = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
-ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 2.5, 3.5, 4.0)
+ROW = Calibration("assumption_free", KNOWN, 0.0, 3.0, 2.5, 3.5, 4.0)
 
 
 def test_the_text_says_the_truth_and_the_bounds():
