@@ -130,9 +130,9 @@ class Calibration(NamedTuple):
     low_epsilon: float
     high_epsilon: float
     true_epsilon: float
-    beyond: float
-    seconds: float
-    refusals: tuple[str, ...]
+    beyond: float = 0.0
+    seconds: float = 0.0
+    refusals: tuple[str, ...] = ()
 
 
 def calibrate(

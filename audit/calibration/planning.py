@@ -42,7 +42,8 @@ def mean_epsilon(setting: KnownMechanism) -> float:
             method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
             bound = method.bound(design, setting.delta, setting.confidence)
         else:
-            bound = estimate.if_gaussian(*design.pooled(), setting.delta, setting.confidence)
+            scores_in, scores_out = design.pooled()
+            bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
         epsilons.append(bound.epsilon)
     return float(np.mean(epsilons))
 
