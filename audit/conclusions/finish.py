@@ -7,7 +7,6 @@ epsilon exceeds its epsilon.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterable
 from operator import attrgetter
@@ -128,10 +127,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     most = None
     is_beyond_reach = False
     if shape is Shape.ONE_CANARY:
-        find_most = functools.partial(estimate.find_most_provable, *map(len, worlds))
-        most = find_most(exact.approximate_dp(conclusion.delta), conclusion.confidence)
+        sizes = (len(worlds[0]), len(worlds[1]))
+        family = exact.approximate_dp(conclusion.delta)
+        most = estimate.find_most_provable(*sizes, family, conclusion.confidence)
         if tightest is not None and math.isfinite(tightest.epsilon):
-            most_mu = find_most(exact.GAUSSIAN, conclusion.confidence)
+            most_mu = estimate.find_most_provable(*sizes, exact.GAUSSIAN, conclusion.confidence)
             is_beyond_reach = not _refutes(tightest, most, most_mu)
     return conclusion._replace(
         is_one_run=shape is Shape.ONE_RUN,

@@ -91,7 +91,7 @@ def _require_fresh(design: Fresh) -> None:
 
 def _find_inserted(design: Fresh) -> Bits:
     """Returns a mask (R, K) of the canaries that were in, in runs that did not fail."""
-    return design.presence & (design.cosines != FAILED)
+    return np.asarray(design.presence & (design.cosines != FAILED))
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
