@@ -78,7 +78,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns (1,) and (T, T): row t has the weights in the noise of step t of raw noise t, t - 1, ..."""
+        """Returns (1,) and (T, T): entry (t, i) weighs the raw noise of step t - i in the noise of step t."""
         inverse = self.solve(np.eye(steps))
         rows = np.zeros_like(inverse)
         for step in range(steps):

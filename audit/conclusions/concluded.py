@@ -216,7 +216,10 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
+    """Returns the claim about a setting's mechanism, for an adversary who sees all models.
+
+    Without noise every claim is infinite, and no sampler changes it.
+    """
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier

@@ -238,7 +238,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     taken as independent, but are not reversed if a bound is above 0. Cosines with a known null distribution
     are compared with its mean 0 and standard deviation 1 / sqrt(d).
     """
-    dependent = max(evidence.canaries)
+    dependent = max(evidence.canaries)  # K
     if isinstance(evidence, OneRun):
         if any(bound.epsilon > 0 for bound in bounds):
             return False
@@ -247,7 +247,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
             precision = evidence.cosines.dimension * len(observed)
             return bool(observed.mean() * math.sqrt(precision) < -_CLEARLY)
         dependent = 1
-    assert auc is not None  # there are scores out
+    assert auc is not None  # other evidence has left-out canaries
     return auc.deviations < -_CLEARLY * math.sqrt(dependent)
 
 
