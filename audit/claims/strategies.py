@@ -120,9 +120,9 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Appends a checksum to the name of a strategy's file, which `read_strategy` verifies.
+    """Returns the name of a strategy's file with a checksum of its content; other texts are unchanged.
 
-    A text that is not a file's name is returned as it is.
+    With the checksum a setting identifies the content of the file. `read_strategy` verifies it.
     """
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text

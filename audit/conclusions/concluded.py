@@ -218,7 +218,7 @@ def conclude_setting(
 def make_claim(setting: Setting) -> Claim:
     """Returns the claim about a setting's mechanism, for an adversary who sees all models.
 
-    Without noise every claim is infinite, and no sampler changes it.
+    `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
     """
     sampling = setting.sampling
     mechanism = setting.mechanism
