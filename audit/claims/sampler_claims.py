@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, EveryModel
+from audit.claims.hidden_state import spread_over_steps
 from audit.claims.samplers import MixtureBound, Schedule
 from audit.errors import number, require, shown
 from audit.laws import conversions
@@ -188,13 +188,12 @@ def sampler_claims(
     _check_count("tail", tail, 0)
     delta = _check_training(batches, epochs, delta)
 
-    constants = lipschitz
-    if lipschitz is None:
-        constants = 1.0
+    constants: ArrayLike = 1.0
+    condition = "if every step is Lipschitz with constant 1, which is not checked"
+    if lipschitz is not None:
+        constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
+        condition = f"if steps are Lipschitz with constants up to {constants.max():g}"
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
-    condition = f"if steps are Lipschitz with constants up to {np.max(constants):g}"
-    if lipschitz is None:
-        condition = "if every step is Lipschitz with constant 1, which is not checked"
 
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
     every_model = method.bracket(sigma, batches, epochs, delta)

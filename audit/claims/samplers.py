@@ -296,7 +296,7 @@ def bound_one_of_each_epoch(
 def _mix_orders(
     schedule: Schedule, orders: Steps, probabilities: Array, delta: float
 ) -> MixtureBound:
-    """Returns the bound from all orders (N, K) and their probabilities (N,)."""
+    """Returns the exact bound for the mixture of all orders (N, K) with probabilities (N,)."""
     mus = compute_order_mus(schedule.weights, orders) / schedule.noise_multiplier
     return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 

@@ -78,7 +78,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns (1,) and (T, T): row t has the weights in the noise of step t of raw noise t, t - 1, ..."""
+        """Returns (1,) and (T, T): entry (t, i) weighs the raw noise of step t - i in the noise of step t."""
         inverse = self.solve(np.eye(steps))
         rows = np.zeros_like(inverse)
         for step in range(steps):
@@ -120,9 +120,9 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Appends a checksum to the name of a strategy's file, which `read_strategy` verifies.
+    """Returns the name of a strategy's file with a checksum of its content; other texts are unchanged.
 
-    A text that is not a file's name is returned as it is.
+    With the checksum a setting identifies the content of the file. `read_strategy` verifies it.
     """
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
@@ -146,32 +146,43 @@ def read_strategy(text: str, steps: int) -> Strategy:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
     """
     name, colon, parameter = text.partition(":")
-    examples = ", ".join(example for _, example in _NAMED.values())
-    unknown = f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
     if name not in _NAMED:
-        path, _, checksum = text.partition("#")
-        require(Path(path).is_file(), unknown)
-        is_same = not checksum or checksum == _compute_checksum(path)
-        require(is_same, f"`noise={path}` has changed since the audit: restore it, or audit again")
-        try:
-            values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
-            values = np.asarray(values, np.float64)
-        except (OSError, ValueError) as error:
-            raise InputError(f"`noise={path}` has no numbers: {error}") from error
-        return make_strategy(values, steps)
+        return make_strategy(_read_file(text), steps)
     make, example = _NAMED[name]
-    require(bool(colon) == (":" in example), unknown)
+    require(bool(colon) == (":" in example), _list_strategies(text))
     if not colon:
         return make(0.0, steps)
     try:
         value = float(parameter)
     except ValueError:
-        raise InputError(unknown) from None
+        raise InputError(_list_strategies(text)) from None
     is_valid = 0 <= value < 1  # lambda
     if name != "lambda":  # a number of coefficients
         is_valid = 1 <= value < 1e9 and value.is_integer()
     require(is_valid, f"`noise={text}`: give a number like that in {example}")
     return make(value, steps)
+
+
+def _read_file(text: str) -> Array:
+    """Returns the numbers in a strategy's file, given its name and possibly a checksum (`pin_file`).
+
+    Raises InputError if there is no such file, if it has changed, or if it has no numbers.
+    """
+    path, _, checksum = text.partition("#")
+    require(Path(path).is_file(), _list_strategies(text))
+    is_same = not checksum or checksum == _compute_checksum(path)
+    require(is_same, f"`noise={path}` has changed since the audit: restore it, or audit again")
+    try:
+        values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
+        return np.asarray(values, np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"`noise={path}` has no numbers: {error}") from error
+
+
+def _list_strategies(text: str) -> str:
+    """Returns the message for a text that does not name a strategy."""
+    examples = ", ".join(example for _, example in _NAMED.values())
+    return f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:

@@ -216,7 +216,10 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
+    """Returns the claim about a setting's mechanism, for an adversary who sees all models.
+
+    `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
+    """
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
@@ -275,7 +278,11 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries."""
+    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
+
+    A canary's score must not depend on the directions of other canaries (`Fresh.plain`), as leave-one-out
+    cosines do.
+    """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
     return conclude(read_directions(scores)._replace(plain=True), claim, level)

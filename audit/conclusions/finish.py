@@ -7,7 +7,6 @@ epsilon exceeds its epsilon.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterable
 from operator import attrgetter
@@ -128,10 +127,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     most = None
     is_beyond_reach = False
     if shape is Shape.ONE_CANARY:
-        find_most = functools.partial(estimate.find_most_provable, *map(len, worlds))
-        most = find_most(exact.approximate_dp(conclusion.delta), conclusion.confidence)
+        sizes = (len(worlds[0]), len(worlds[1]))
+        family = exact.approximate_dp(conclusion.delta)
+        most = estimate.find_most_provable(*sizes, family, conclusion.confidence)
         if tightest is not None and math.isfinite(tightest.epsilon):
-            most_mu = find_most(exact.GAUSSIAN, conclusion.confidence)
+            most_mu = estimate.find_most_provable(*sizes, exact.GAUSSIAN, conclusion.confidence)
             is_beyond_reach = not _refutes(tightest, most, most_mu)
     return conclusion._replace(
         is_one_run=shape is Shape.ONE_RUN,
@@ -238,7 +238,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     taken as independent, but are not reversed if a bound is above 0. Cosines with a known null distribution
     are compared with its mean 0 and standard deviation 1 / sqrt(d).
     """
-    dependent = max(evidence.canaries)
+    dependent = max(evidence.canaries)  # K
     if isinstance(evidence, OneRun):
         if any(bound.epsilon > 0 for bound in bounds):
             return False
@@ -247,7 +247,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
             precision = evidence.cosines.dimension * len(observed)
             return bool(observed.mean() * math.sqrt(precision) < -_CLEARLY)
         dependent = 1
-    assert auc is not None  # there are scores out
+    assert auc is not None  # other evidence has left-out canaries
     return auc.deviations < -_CLEARLY * math.sqrt(dependent)
 
 

@@ -70,9 +70,9 @@ def hidden_state(
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the constants of a custom model, or the measured constants of a model of the zoo, or None. Not
-        used for a model with proven constants.
-      own_model: True if the model is custom.
+      given: the constants of a custom model, or the measured constants of a catalogue model; None if
+        unknown. Not used for a model with proven constants.
+      own_model: True if the model is custom, and not in the catalogue.
 
     Raises:
       InputError: if the constants are out of range.
@@ -80,10 +80,11 @@ def hidden_state(
     why_not = _why_uncovered(setting, own_model)
     if why_not:
         return why_not
-    row = None
+    row = None  # the model's row in the catalogue
     if not own_model:
         row = task.find_task(setting.model)
-    if row is not None and row.curved is not None:  # the loss's curvature is bounded on any data
+    if row is not None and row.curved is not None:
+        # On any data the loss's curvature is between -negative and positive.
         negative, positive, largest_gradient, reason = row.curved
         may_clip = setting.mechanism.clipping_norm < largest_gradient
         constant = _find_constant(setting, negative, positive, may_clip)
@@ -308,7 +309,7 @@ _MIN_REHEARSALS = 2  # one in each world
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for measuring a zoo model's steps; None to measure nothing.
+    """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
 
     A rehearsal is a training run in which we measure Lipschitz constants. Models with proven constants need
     none. By default we measure other models if they are smooth, k > 1, and the last model can have a bound.

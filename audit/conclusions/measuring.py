@@ -22,7 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
-    """Measures the steps of a zoo model in `runs` training runs, unless the store has enough."""
+    """Measures the steps of a catalogue model in `runs` training runs, unless the store has enough."""
     game = build.build(setting, dataset)
     clipped_sum = build.make_dpsgd(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -96,7 +96,8 @@ def measure_steps(
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
     """Returns why derivatives do not bound how far steps separate two models; empty if they may.
 
-    `worst` is the secant that exceeds its derivative most, and `kinks` is as in `measure`.
+    `worst` is the secant that exceeds its derivative most. `kinks` is True if the model is known to have
+    kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (

@@ -42,26 +42,10 @@ def judge(conclusion: Conclusion) -> Verdict:
     It compares the upper bounds with two lower bounds: the largest for any trade-off curve, and the largest
     of all, which may assume a Gaussian curve unless the scores refute it.
     """
-    doubt = conclusion.doubt
-    if doubt:
-        explanation = (
-            f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
-            "and the bounds are valid only for independent runs, so these scores do not show whether this "
-            "training leaks. Use a different seed for each run, check that each score is computed from the "
-            "final model of its own run, and audit again."
-        )
-        headline = "These scores do not come from independent runs."
-        return Verdict(NOTHING, "not independent runs", headline, explanation)
-
-    if conclusion.is_reversed and not conclusion.bounds:
-        return _judge_reversed(conclusion)
+    if conclusion.doubt:
+        return _judge_doubt(conclusion.doubt)
     if not conclusion.bounds:
-        sentence = (
-            "There are only estimates, which are not bounds: save coins or use more canaries."
-        )
-        sentence += _describe_upper_bounds(conclusion)
-        return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
-
+        return _judge_estimates(conclusion)
     bounds = conclusion.bounds
     if not conclusion.is_one_run:
         bounds = (conclusion.assumption_free, conclusion.gaussian)
@@ -96,6 +80,27 @@ def judge(conclusion: Conclusion) -> Verdict:
         )
         return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, explanation)
     return _judge_leak(conclusion, free, largest)
+
+
+def _judge_doubt(doubt: str) -> Verdict:
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` says why."""
+    explanation = (
+        f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
+        "and the bounds are valid only for independent runs, so these scores do not show whether this "
+        "training leaks. Use a different seed for each run, check that each score is computed from the "
+        "final model of its own run, and audit again."
+    )
+    headline = "These scores do not come from independent runs."
+    return Verdict(NOTHING, "not independent runs", headline, explanation)
+
+
+def _judge_estimates(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on a single run without lower bounds."""
+    if conclusion.is_reversed:
+        return _judge_reversed(conclusion)
+    sentence = "There are only estimates, which are not bounds: save coins or use more canaries."
+    sentence += _describe_upper_bounds(conclusion)
+    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
 
 
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
@@ -259,13 +264,14 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 
 def _state_violation(bound: Bound, broken: UpperBound) -> str:
-    """Returns the headline for a lower bound that exceeds an upper bound, with both numbers."""
-    stated = f"accounting allows {at_most(broken.epsilon)}"
+    """Returns the headline for a lower bound that exceeds an upper bound (`broken`), with both numbers."""
+    source = "accounting"
     if broken.hidden:
-        stated = f"the hidden-state bound allows {at_most(broken.epsilon)}"
+        source = "the hidden-state bound"
     if broken.assumes == GIVEN:  # a claim, not computed from steps
-        stated = f"the claim allows {at_most(broken.epsilon)}"
-    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {stated}."
+        source = "the claim"
+    allowed = f"{source} allows {at_most(broken.epsilon)}"
+    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {allowed}."
 
 
 def _name_upper_bound(upper: UpperBound) -> str:

@@ -170,7 +170,7 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors of a threshold in each run."""
+        """Returns the errors in each run of guessing that canaries with scores above a threshold are in."""
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
@@ -246,7 +246,10 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors of a threshold in each run: misses of the first set, alarms of the second."""
+        """Returns the errors in each run of guessing that canaries with scores above a threshold are in.
+
+        Runs of the first set give misses, runs of the second false alarms.
+        """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)

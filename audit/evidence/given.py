@@ -104,7 +104,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = one_run_evidence.check_own_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and their squares have no upper bound.
+    # With a fitted null, cosines may be maxima over rounds, and these checks do not apply.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
     return OneRun(None, run)

@@ -91,7 +91,7 @@ def _require_fresh(design: Fresh) -> None:
 
 def _find_inserted(design: Fresh) -> Bits:
     """Returns a mask (R, K) of the canaries that were in, in runs that did not fail."""
-    return design.presence & (design.cosines != FAILED)
+    return np.asarray(design.presence & (design.cosines != FAILED))
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
@@ -237,8 +237,11 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: bounds are valid if the dimension is too small. The module's docstring
-    explains the comparison with Fisher's F.
+    A smaller spread is allowed: bounds are valid if the dimension is too small. We do not test the spread if
+    there are too few cosines, or enough left-out canaries for a better test (`exact_null.law_test`).
+
+    The sum of squares is compared to chi-squared, or to Fisher's F if cosines of a run may depend on each
+    other. The module's docstring derives the degrees of freedom.
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:

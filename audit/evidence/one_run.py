@@ -69,7 +69,9 @@ class OneRun(NamedTuple):
         counted = f"{len(observed):,} observed"
         if len(unobserved):
             return f"{counted} and {len(unobserved):,} unobserved; the null is fitted to the unobserved"
-        return f"{counted}; the null is the exact law of a cosine in {dimension:,} dimensions"
+        return (
+            f"{counted}; the null is the exact distribution of a cosine in {dimension:,} dimensions"
+        )
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:

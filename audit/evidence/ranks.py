@@ -143,10 +143,8 @@ def _require_one_law(initial: Any, seed: int) -> None:
     ranks = rank_among(scores, fresh, seed)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
     p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
-    differs = (
-        f"on the initial model canaries and fresh draws have different laws (p = {p_value:.1g})"
-    )
-    require(p_value >= LEVEL, f"{differs}: {_FIX}")
+    differs = "on the initial model canaries and fresh draws have different score distributions"
+    require(p_value >= LEVEL, f"{differs} (p = {p_value:.1g}): {_FIX}")
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
@@ -199,22 +197,27 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 def describe_draws(design: Fresh) -> str:
     """Returns a note on a user's fresh draws: the probability of the highest rank, and the tests."""
     number_out = int(design.is_out().sum())
-    tested = "not tested for the law of fresh draws, since all were inserted"
+    tested = "not compared to fresh draws, since all were inserted"
     if number_out:
-        ranks = f"{number_out:,} ranks of canaries that were not inserted"
-        tested = f"tested for the law of fresh draws by {ranks}"
+        tested = (
+            f"compared to fresh draws by {number_out:,} ranks of canaries that were not inserted"
+        )
     return f"the highest rank has a probability of 1 / {design.draws + 1:,}; canaries were {tested}"
 
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
-    """Returns canaries' scores (R, K) and fresh draws' scores (R, M); raises InputError for other shapes."""
-    own = arrays.scores("the canaries' scores", scores)
-    drawn = arrays.scores("the fresh scores", fresh)
-    shapes = f"scores {own.shape} and fresh scores {drawn.shape}"
-    fits = own.ndim == drawn.ndim == 2 and len(own) == len(drawn)
+    """Returns the scores of canaries (R, K) and of fresh draws (R, M) in R runs, as float64.
+
+    Raises InputError for other shapes.
+    """
+    canary_scores = arrays.scores("the canaries' scores", scores)
+    fresh_scores = arrays.scores("the fresh scores", fresh)
+    shapes = f"scores {canary_scores.shape} and fresh scores {fresh_scores.shape}"
+    are_matrices = canary_scores.ndim == fresh_scores.ndim == 2
+    fits = are_matrices and len(canary_scores) == len(fresh_scores)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
-    require(own.size > 0 and drawn.size > 0, f"{shapes}: give at least one of each")
-    return own, drawn
+    require(canary_scores.size and fresh_scores.size, f"{shapes}: give at least one of each")
+    return canary_scores, fresh_scores
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:

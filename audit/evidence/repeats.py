@@ -118,7 +118,11 @@ def _look_pasted(counts: Places) -> bool:
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns a mask (n,) of the rows whose scores an independent run would rarely repeat."""
+    """Returns a mask (n,) of the rows whose scores an independent run would rarely repeat.
+
+    These are the rows with at least 3 different scores. If independent scores are never equal
+    (`Rows.has_no_ties`), they are all rows except those of failed runs.
+    """
     if table.has_no_ties:
         return np.asarray((table.scores != FAILED).any(axis=1))
     steps = np.diff(np.sort(table.scores, axis=1), axis=1)
