@@ -383,22 +383,20 @@ _ROWS = (
         convex=Convex(curvature=0.25, norm=1.0),
     ),
 )
-TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
-
-
-# Models of these data sets also train on clients.
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
-FEDERATED_TASKS: dict[str, FederatedTask] = {
-    **{
-        row.name: FederatedTask(
-            description=f"{row.label} on {row.data.label}",
-            load=partial(_deal_images, _RECIPES[row.data.name]),
-            make=partial(row.make, row.data.shape),
-            file=row.data.file,
+TASKS: dict[str, Task] = {}
+FEDERATED_TASKS: dict[str, FederatedTask] = {}
+for _row in _ROWS:
+    TASKS[_row.name] = _row
+    # Models of these data sets also train on clients.
+    if _row.data.name in _RECIPES:
+        FEDERATED_TASKS[_row.name] = FederatedTask(
+            description=f"{_row.label} on {_row.data.label}",
+            load=partial(_deal_images, _RECIPES[_row.data.name]),
+            make=partial(_row.make, _row.data.shape),
+            file=_row.data.file,
         )
-        for row in _ROWS
-        if row.data.name in _RECIPES
-    },
+FEDERATED_TASKS |= {
     "character_lstm": FederatedTask(
         description="two LSTMs on Shakespeare's roles",
         load=_load_roles,

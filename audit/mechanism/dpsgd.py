@@ -12,7 +12,7 @@ lambda as its own decay.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ class DPSGD(NamedTuple):
     """
 
     clipped_sum: ClippedSum
-    optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
+    optimizer: Callable[[Any], optax.GradientTransformation] = optax.sgd
     bands: int = 1
 
 
@@ -69,7 +69,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
 
     def start(theta_0: Array) -> State:
         """Returns the state before the first step, without earlier noise."""
-        optimizer = choices.optimizer(jnp.float32(0))
+        optimizer = choices.optimizer(0.0)
         memory: Tree = ()
         if choices.bands > 1:  # an array without entries has no place on several devices
             memory = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
@@ -133,21 +133,19 @@ def step(
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
-    is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
+    is_noisy = hyper.noise_multiplier > 0
     # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
     noise, memory = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
-    learning_rate = jnp.asarray(hyper.learning_rate)
-    optimizer = choices.optimizer(learning_rate)
-    if hyper.weight_decay is not None:
-        decay = jnp.asarray(hyper.weight_decay)
-        if choices.optimizer == optax.adamw:
-            optimizer = optax.adamw(learning_rate, weight_decay=decay)
-        else:
-            mean += decay * state.theta
+    optimizer = choices.optimizer(hyper.learning_rate)
+    decay = hyper.weight_decay
+    if decay is not None and choices.optimizer == optax.adamw:
+        optimizer = optax.adamw(hyper.learning_rate, weight_decay=decay)
+    elif decay is not None:
+        mean += decay * state.theta
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))

@@ -84,7 +84,7 @@ class FedAvg(NamedTuple):
     epochs: int
     most_examples: int
     block: int = 4
-    optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
+    optimizer: Callable[[Any], optax.GradientTransformation] = optax.sgd
     spreads: bool = False
 
 
@@ -118,7 +118,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     def start(theta_0: Array) -> State:
         """Returns the state before the first round, with C_t / C_0 = 1."""
-        optimizer = choices.optimizer(jnp.float32(0))
+        optimizer = choices.optimizer(0.0)
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return State(theta_0, server, jnp.int32(0))
 
@@ -186,13 +186,13 @@ def _update_server(
     `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
     """
     own: Federated = hyper.own
-    is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
+    is_noisy = hyper.noise_multiplier > 0
     # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + deviation * normal) / own.denominator
 
-    optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
+    optimizer = choices.optimizer(hyper.learning_rate)
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
 
@@ -228,7 +228,6 @@ def cohort_sums(
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
-    rate = jnp.asarray(own.client_learning_rate)
     axes = (None, None, 0, None, None, None)
     update = jax.vmap(partial(_local_update, choices), axes)
 
@@ -238,6 +237,7 @@ def cohort_sums(
         counts = jnp.where(joined, data[3][members], 0)
         per_epoch = -(-jnp.max(counts) // choices.batch_size)  # rounded up
         steps = choices.epochs * per_epoch
+        rate = own.client_learning_rate
         updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
@@ -282,7 +282,7 @@ def _local_update(
     data: Data,
     client: Array,
     steps: Array,
-    rate: Array,
+    rate: Scalar,
     shuffles: Array,
 ) -> Array:
     """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.

@@ -266,7 +266,9 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T (outputs, inputs) @ columns (inputs, B), with each output row written out as a sum."""
-    rows = [_row_sum(weights[:, None] * columns) for weights in kernel.T]
+    rows = []
+    for weights in kernel.T:
+        rows.append(_row_sum(weights[:, None] * columns))
     return jnp.stack(rows)
 
 
