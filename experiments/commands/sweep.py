@@ -68,8 +68,8 @@ def main() -> None:
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
     duration = timedelta(seconds=round(time.perf_counter() - begin))
-    here = f"{counted(len(outcome.here), 'cell')} in {duration}"
-    before = f"{len(cells) - len(outcome.here)} before"
+    here = f"{counted(len(outcome.completed), 'cell')} in {duration}"
+    before = f"{len(cells) - len(outcome.completed)} before"
     print(f"{title}: {here}, {before}\n{closing}")
 
 
