@@ -65,7 +65,7 @@ cli.define_optional(
 )
 cli.define_optional(
     int,
-    insertions="Steps with the canary, for an upper bound.",
+    insertions="Number of steps with the canary, for an upper bound.",
     k="With --lipschitz: steps from one insertion to the next; by default 1.",
     dimension="Number of trained parameters, if scores are cosines.",
 )
@@ -88,7 +88,7 @@ cli.define_levels()
 cli.define_json()
 
 # The exit status if the claim is rejected (--fail_if_violated), or if a card does not agree.
-VIOLATED = 3
+REJECTED = 3
 # Flags, and the flag that each requires.
 _NEEDS = {
     "noise_multiplier": "insertions",
@@ -101,7 +101,7 @@ _NEEDS = {
 }
 _CLAIM = ("claim", "noise_multiplier")
 _READING = ("columns", "one_run", "dimension", "in_order", "name")
-_OUTPUTS = ("report", "write_card", "json", "fail_if_violated")
+_CHOICES = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")
 
 
 def main() -> None:
@@ -151,13 +151,13 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     """Prints that a card agrees with the scores; otherwise prints a difference and exits with status 3."""
     from audit.report.card import find_differences, read_card
 
-    cli.refuse((*_CLAIM, "delta", "confidence", *_OUTPUTS), "conflicts with --card: drop it")
+    cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
     for difference in find_differences(stored.card, card(result)):
         message = f"{FLAGS.card} does not agree: {difference}"
         print(f"error: {cli.one_line(message)}", file=sys.stderr)
-        sys.exit(VIOLATED)
+        sys.exit(REJECTED)
     print(
         f"the card agrees: epsilon at least {at_least(result.epsilon)} "
         f"({stored.card['method']['name']}), verdict {result.verdict}, "
@@ -196,7 +196,7 @@ def _show(result: Result) -> None:
         doubt = conclusion.doubt
         require(not doubt, f"these scores do not come from independent runs: {doubt}")
         if is_violated:
-            sys.exit(VIOLATED)
+            sys.exit(REJECTED)
     advice = "scores are lower with the canary: if lower means in, negate the score, as "
     advice += "`columns=score:-loss` does"
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:

@@ -231,7 +231,7 @@ class RayTrainer:
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
     """Completes a sweep's cells, each as a task, and reports failed cells; see `work.do_all`."""
-    outcome = work.Outcome(here=[], failed=[])
+    outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
         for cell in work.find_missing(
@@ -245,6 +245,6 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
             with work.failing(cell, progress, outcome):
                 for name, content in sorted(get().items()):
                     files.write_whole(place.out / name, content)
-                outcome.here.append(cell.name)
+                outcome.completed.append(cell.name)
                 progress.end(cell)
     return outcome

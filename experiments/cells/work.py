@@ -31,7 +31,7 @@ class Workplace(NamedTuple):
 class Outcome(NamedTuple):
     """The names of the cells that this process completed, and of those that failed."""
 
-    here: list[str]
+    completed: list[str]
     failed: list[str]
 
 
@@ -98,7 +98,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
     If another process works on a cell, it waits for it. Raises InputError if the store cannot be written.
     """
-    outcome = Outcome(here=[], failed=[])
+    outcome = Outcome(completed=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
         for cell in cells:
             with failing(cell, progress, outcome):
@@ -106,7 +106,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
                 with hold(store.path):
                     if find_missing([cell], place):  # no other process has completed it since
                         cell.do(store, place.data, progress.begin(cell))
-                        outcome.here.append(cell.name)
+                        outcome.completed.append(cell.name)
                 progress.end(cell)
     return outcome
 

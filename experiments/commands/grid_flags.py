@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 
@@ -24,9 +24,6 @@ from experiments.cells.cell import Audited, DataSets
 from experiments.cells.work import Workplace
 from models.catalogue import task
 
-if TYPE_CHECKING:
-    from experiments.cells.work import TrainingEngine
-
 FLAGS = flags.FLAGS
 _EXAMPLE = "write --vary=FIELD=VALUE,VALUE, such as --vary=k=1,5,25"
 
@@ -41,7 +38,7 @@ def define_engine() -> None:
 
 
 @contextlib.contextmanager
-def engine() -> "Iterator[TrainingEngine]":
+def engine() -> Iterator[work.TrainingEngine]:
     """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
     The process joins the cluster for the block. Raises InputError if no cluster answers.
@@ -53,7 +50,7 @@ def engine() -> "Iterator[TrainingEngine]":
             yield joined
     else:
         prepare_jax()
-        from audit.training.driver import LocalTrainer
+        from audit.training.driver import LocalTrainer  # loads JAX
 
         yield work.TrainingEngine(LocalTrainer, work.do_all)
 

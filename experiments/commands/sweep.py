@@ -68,9 +68,8 @@ def main() -> None:
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
     duration = timedelta(seconds=round(time.perf_counter() - begin))
-    here = f"{counted(len(outcome.here), 'cell')} in {duration}"
-    before = f"{len(cells) - len(outcome.here)} before"
-    print(f"{title}: {here}, {before}\n{closing}")
+    done = len(outcome.completed)
+    print(f"{title}: {counted(done, 'cell')} in {duration}, {len(cells) - done} before\n{closing}")
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
@@ -82,7 +81,7 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
         minutes = sum(cell.seconds for cell in cells) / 60
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
-    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores; shared cells are trained once")
+    lines.append(f"scale {FLAGS.scale}; estimated minutes on two cores; sweeps share cells")
     return "\n".join(lines)
 
 

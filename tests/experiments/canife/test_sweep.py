@@ -25,7 +25,7 @@ def trained(image_file, tmp_path_factory):
     data = DataSets({"fashion_mnist": str(image_file)})
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(folder, data))
-        assert len(outcome.here) == len(ablation.cells)
+        assert len(outcome.completed) == len(ablation.cells)
     return Evidence(make.holdings(folder), {}, Level())
 
 
@@ -33,7 +33,7 @@ def trained(image_file, tmp_path_factory):
 def test_stored_cells_are_not_trained_again_and_all_are_drawn(trained):
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(trained.held.root, DataSets({})))
-        assert not outcome.here + outcome.failed
+        assert not outcome.completed + outcome.failed
         drawn = figures.draw(ablation, trained)
         assert drawn.figure and not drawn.missing
     nothing = Evidence(make.holdings(trained.held.root / "none"), {}, Level())

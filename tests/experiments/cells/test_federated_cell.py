@@ -31,7 +31,7 @@ def kept(root, setting, runs=2):
 def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path):
     both, alone = Workplace(tmp_path / "both", data), Workplace(tmp_path / "alone", data)
     final = federated.final(SETTING)
-    assert do_all([cell()], both).here and do_all([cell(final)], alone).here
+    assert do_all([cell()], both).completed and do_all([cell(final)], alone).completed
     assert not find_missing([cell(), cell(final)], both) and find_missing([cell()], alone)
     together, apart = kept(both.out, final), kept(alone.out, final)
     np.testing.assert_allclose(together.scores.scores, apart.scores.scores, atol=1e-6)
@@ -53,7 +53,7 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     for path in make.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
         path.unlink()
     assert kept(tmp_path, final) is None and find_missing([cell()], place)
-    assert do_all([cell()], place).here == ["a cell"]
+    assert do_all([cell()], place).completed == ["a cell"]
     assert kept(tmp_path, final) is not None and not find_missing([cell()], place)
     np.testing.assert_array_equal(kept(tmp_path, SETTING).scores.scores, before)
 

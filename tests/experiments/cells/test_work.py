@@ -62,7 +62,7 @@ def test_workers_share_the_cells_and_do_none_twice(counted, place):
     with ThreadPoolExecutor(3) as workers:
         outcomes = workers.map(lambda _: work.do_all(cells, place), range(3))
     assert done == collections.Counter(range(12))
-    names = [name for outcome in outcomes for name in outcome.here]
+    names = [name for outcome in outcomes for name in outcome.completed]
     assert sorted(names) == sorted(cell.name for cell in cells)
 
 
@@ -73,7 +73,7 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
 
     cells, done = counted(3, fail)
     outcome = work.do_all(cells, place)
-    assert outcome == work.Outcome(here=["cell 0", "cell 2"], failed=["cell 1"])
+    assert outcome == work.Outcome(completed=["cell 0", "cell 2"], failed=["cell 1"])
     assert done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
 

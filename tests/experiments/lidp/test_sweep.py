@@ -37,7 +37,7 @@ def evidence(root, levels=LEVELS):
 def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
     chosen = sweep.sweeps("smoke")["lidp_figure_4"]
     done = chosen.cells[1:2]
-    assert do_all(list(done), Workplace(tmp_path, DataSets({}))).here
+    assert do_all(list(done), Workplace(tmp_path, DataSets({}))).completed
     drawn = figures.draw(chosen, evidence(tmp_path))
     assert drawn.missing == len(chosen.cells) - 1
     assert max(map(len, drawn.table.text.splitlines())) <= 80
