@@ -343,7 +343,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     gains = []
     for record in select(several, panel="over K"):
         gains.append({**record, "bias": record["wilson_1"] - single})
-    look = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
+    look: dict[str, Any] = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
     panels = {"change of epsilon": partial(plot_lines, records=gains, looks=_GAINS, **look)}
     for panel in ("over K", "over d"):
         gaps = pd.DataFrame(select(several, panel=panel))

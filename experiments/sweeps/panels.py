@@ -60,7 +60,7 @@ def draw_panels(
 def draw_panels_of(
     records: Records,
     title: str,
-    draw: Callable[[Axes, Records], object],
+    draw: Callable[..., object],
     *args: Any,
     **options: Any,
 ) -> Figure:
@@ -69,7 +69,7 @@ def draw_panels_of(
     Args:
       records: The records of all panels.
       title: The figure's title.
-      draw: Draws one panel: takes the axis and the panel's records.
+      draw: Draws one panel, in a call draw(axis, records=the panel's records).
       *args: Further arguments of `draw_panels`, after the panels.
       **options: Keyword arguments of `draw_panels`.
     """
@@ -88,7 +88,7 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place = {"loc": "outside lower center", "fontsize": 8}
+    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
     add = partial(figure.legend, legend.values(), legend, **place)
     drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
