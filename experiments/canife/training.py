@@ -231,15 +231,15 @@ def _design_canary(
         last = result.best
 
     # A key that differs from all keys of the design. `fold_in` takes a number, here a checksum of a name.
-    settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    settled = []
+    text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
+    final_samples = []
     penalties = []
-    for sample, sample_key in zip((first, last), jax.random.split(settle_key), strict=True):
-        settled.append(population.samples.draw_text(sample, sample_key))
-        gradient = designer.gradient(theta, settled[-1])
+    for sample, sample_key in zip((first, last), jax.random.split(text_key), strict=True):
+        final_samples.append(population.samples.draw_text(sample, sample_key))
+        gradient = designer.gradient(theta, final_samples[-1])
         penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before
-    return settled[-1], health
+    return final_samples[-1], health
