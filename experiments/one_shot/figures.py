@@ -281,7 +281,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     # A federated cell finds its scores without its data, so no data sets are needed here.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
-    records = []
+    records: list[Record] = []
     if isinstance(plan, SplitPlan):
         records += read_splits(evidence.held, plan, delta)
     else:
