@@ -124,14 +124,14 @@ def _measure(
     # The dot product of the canary's update with its direction, over C; 1 if it is clipped. As published, the
     # canary's client sends the gradient without multiplying it by the learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
-    own = min(rate * length / setting.clipping_norm, 1.0)
+    canary_dot = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / length
     dots = []
     for updates in _compute_updates(population, theta, train, members):
         dots.append(np.asarray(updates @ direction, np.float64))
-    known = np.concatenate(dots) / setting.clipping_norm
+    client_dots = np.concatenate(dots) / setting.clipping_norm
 
     return Measured(
         number=number,
@@ -139,40 +139,44 @@ def _measure(
         accuracy=population.accuracy(theta),
         health=health,
         norm=length,
-        own=own,
-        known=known,
+        own=canary_dot,
+        known=client_dots,
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
-        **_attack(setting, known, own, number),
+        **_simulate_attack(setting, client_dots, canary_dot, number),
     )
 
 
-def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
+def _simulate_attack(
+    setting: Attacked, client_dots: Floats, canary_dot: float, number: int
+) -> dict[str, Any]:
     """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
 
     Args:
       setting: The setting.
-      known: (M,) the clients' dot products with the canary's direction, over C.
-      own: The dot product of the canary's update with its direction, over C.
+      client_dots: (M,) the clients' dot products with the canary's direction, over C.
+      canary_dot: The dot product of the canary's update with its direction, over C.
       number: The number of the round, which determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
-    simulate = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
+    simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
     others = setting.cohort - setting.as_published
     rounds_out = setting.scores // 2
-    scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + own
+    scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
     # For a bound, the canary is added, as in the accountant's neighboring data sets.
-    many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + own
+    many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + canary_dot
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
-    exact = np.inf  # a score without noise identifies its world
+    exact = np.inf
     exact_then = np.inf
-    if sigma:
-        pair = cohort_law.score_densities(known, setting.cohort, sigma, own, setting.as_published)
+    if sigma:  # without noise, a score identifies its world
+        pair = cohort_law.score_densities(
+            client_dots, setting.cohort, sigma, canary_dot, setting.as_published
+        )
         exact = densities.epsilon_at(pair, setting.delta)
         exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return {
@@ -227,15 +231,15 @@ def _design_canary(
         last = result.best
 
     # A key that differs from all keys of the design. `fold_in` takes a number, here a checksum of a name.
-    settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    settled = []
+    text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
+    final_samples = []
     penalties = []
-    for sample, sample_key in zip((first, last), jax.random.split(settle_key), strict=True):
-        settled.append(population.samples.draw_text(sample, sample_key))
-        gradient = designer.gradient(theta, settled[-1])
+    for sample, sample_key in zip((first, last), jax.random.split(text_key), strict=True):
+        final_samples.append(population.samples.draw_text(sample, sample_key))
+        gradient = designer.gradient(theta, final_samples[-1])
         penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before
-    return settled[-1], health
+    return final_samples[-1], health

@@ -281,7 +281,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     # A federated cell finds its scores without its data, so no data sets are needed here.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
-    records = []
+    records: list[Record] = []
     if isinstance(plan, SplitPlan):
         records += read_splits(evidence.held, plan, delta)
     else:
@@ -515,10 +515,10 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     first = runs[0]
     plan = first["plan"]
     printed = ""
-    last = [field("repetitions", "times", width=7)]
+    last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
-        last = [
+        last_columns = [
             field("accuracy", "with", ".3f", 7, none="-"),
             field("plain_accuracy", "without", ".3f", 8, none="-"),
         ]
@@ -535,7 +535,9 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         ]
     records = []
     for run in runs:
-        star = "*" if run["all"] - run["all_error"] > run["accounted"] else ""
+        star = ""
+        if run["all"] - run["all_error"] > run["accounted"]:
+            star = "*"
         shown = star + _show_estimate(run["all"], run["all_error"])
         final = _show_estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
@@ -543,12 +545,15 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
+    # Headings above the columns of each observer.
     heads = "                            all iterates             final model"
     floor_of_all = _show_floor(first["all_floor"], 2)
     floor_of_final = _show_floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
-    return own_table(before, [*columns, *last], records, [below + printed + _ESTIMATES_NOTE])
+    return own_table(
+        before, [*columns, *last_columns], records, [below + printed + _ESTIMATES_NOTE]
+    )
 
 
 def make_densities_table(title: str, runs: Records) -> OwnTable:

@@ -207,8 +207,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     simulations = Simulations()
     if scale == "smoke":
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
-    known = PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations)
-    all_sweeps = [known]
+    title = "Estimates of a known epsilon"
+    all_sweeps = [PlannedSweep("one_shot_table_1", title, cells=(), plan=simulations)]
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
