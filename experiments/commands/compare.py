@@ -2,7 +2,7 @@
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
-    ./run.sh compare --noise_multiplier=1           less noise
+    ./run.sh compare --noise=bsr:16 --noise_multiplier=40   correlated noise, without CANIFE
 
 The mechanism is DP-SGD that inserts the canary in every step, so all methods attack one composition of
 Gaussian releases, with the same neighbors and delta. The command keeps results under --out and reuses them.
@@ -22,7 +22,7 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 def main() -> None:
     """Audits the mechanism with each method, and prints and draws the results next to the upper bound."""
-    from audit.claims.accounting import epsilon_upper_bound
+    from audit.claims.matrix import MatrixMechanism
 
     compared = Compared(**cli.values(Compared))
     validate(compared)
@@ -36,7 +36,8 @@ def main() -> None:
     data = DataSets({task(compared.model).data.file: FLAGS.data})
     data.load(compared.model)  # reports a bad --data before training
     all_rows = rows.find_rows(compared, Workplace(out, data))
-    upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
+    mechanism = MatrixMechanism(compared.noise, compared.noise_multiplier, compared.steps)
+    upper_bound = mechanism.epsilon(compared.delta)
     figure = rows.draw(all_rows, upper_bound, compared.delta)
     table = rows.make_table(compared, all_rows, upper_bound)
     print(f"{table.text()}\n")

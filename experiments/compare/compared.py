@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import require
 from audit.settings.fields import MAX_SEED, described, require_fields
 from audit.settings.make import setting_of
@@ -43,6 +44,10 @@ class Compared:
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.", default=4.0, least=0.01, most=1e4
     )
+    noise: str = described(
+        "Noise across steps, as in `audit`. CANIFE is only compared if it is independent.",
+        default=INDEPENDENT,
+    )
     single_runs: int = described("Models with one canary each.", default=500, least=80, most=10**6)
     many_runs: int = described(
         "Models with 64 canaries along coordinates each.", default=100, least=8, most=10**6
@@ -76,6 +81,7 @@ def validate(compared: Compared) -> None:
     choices = f"choose one of {', '.join(MODELS)}"
     require(model in MODELS, f"`model={model}` is not on all of Fashion-MNIST: {choices}")
     require_fields(compared)
+    read_strategy(compared.noise, compared.steps)  # raises InputError for an unknown strategy
     attacked = make_attacked(compared)
     require_fields(attacked)
     require_computable(attacked)
@@ -132,6 +138,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             compared.model,
             steps=compared.steps,
             batch_size=compared.batch_size,
+            noise=compared.noise,
             **_take_shared(compared),
             **fields,
         )

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
 from audit.methods import one_shot
@@ -47,7 +48,8 @@ _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
 (no bound): an estimate or a measurement. s: seconds; kept: already stored.
 All rows have the same mechanism, neighbours (add a canary) and delta:
-{steps:,} steps of DP-SGD with the canary in each step, sigma = {sigma:g}."""
+{steps:,} steps of DP-SGD with the canary in each step, {noise} noise,
+sigma = {sigma:g}."""
 _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
@@ -62,14 +64,17 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
       `seconds` of training, or None if all runs were stored; `value`, the name of a bound or an estimate;
       its `epsilon`; and `assumes`, a bound's assumption, REJECTED if the scores refute it, or ESTIMATE.
     """
-    # CANIFE may reject the setting, so it is prepared before other methods train.
-    canife_training.prepare(make_attacked(compared), place.out, place.data)
+    # CANIFE composes independent noise only. It may reject the setting, so it is prepared first.
+    includes_canife = compared.noise == INDEPENDENT
+    if includes_canife:
+        canife_training.prepare(make_attacked(compared), place.out, place.data)
     rows: list[Record] = []
     for method in list_methods(compared):
         print(f"{method.name} ...", file=sys.stderr)
         rows += find_values(compared, method, place)
-    print("CANIFE ...", file=sys.stderr)
-    rows += _find_canife(compared, place)
+    if includes_canife:
+        print("CANIFE ...", file=sys.stderr)
+        rows += _find_canife(compared, place)
     return sorted(rows, key=lambda row: row["sees"] != FINAL)  # False sorts before True
 
 
@@ -162,6 +167,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         confidence=show_level(compared.confidence),
         steps=compared.steps,
         sigma=compared.noise_multiplier,
+        noise=compared.noise,
     )
     after = ["-" * 80, upper_bound, notes]
     if any(row["assumes"] == REJECTED for row in rows):

@@ -51,6 +51,13 @@ def test_what_canife_refuses_is_refused_before_training(field, value):
         validate(Compared(**{field: value}))
 
 
+def test_all_methods_train_with_the_noise():
+    for one in list_methods(Compared(noise="bsr:16")):
+        assert one.setting.noise == "bsr:16"
+    with pytest.raises(InputError, match="is not a strategy"):
+        validate(Compared(noise="pink"))
+
+
 class Kept(DataSets):
     """Data sets that only know their checksums."""
 
