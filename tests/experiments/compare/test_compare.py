@@ -53,7 +53,7 @@ def test_what_canife_refuses_is_refused_before_training(field, value):
 
 def test_all_methods_train_with_the_noise():
     for one in list_methods(Compared(noise="bsr:16")):
-        assert identity(one.setting)["noise"] == "bsr:16"
+        assert identity(one.setting)["mechanism"]["noise"] == "bsr:16"
     with pytest.raises(InputError, match="is not a strategy"):
         validate(Compared(noise="pink"))
 
