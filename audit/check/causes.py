@@ -313,7 +313,9 @@ def _explain_noise(m: Measured, is_other_size: bool) -> Iterator[CheckFinding]:
 def _find_repeated_noise(m: Measured) -> CheckFinding | None:
     """Returns the finding of noise that is sometimes missing or the same for several seeds, if there is any.
 
-    If all seeds give the same step, it may have no noise at all. Its noise shows in an empty batch.
+    If all seeds give the same step, it may have no noise at all. Its noise shows in an empty batch. If the
+    step refuses that, the batch with every example four times shows it: with the sum of gradients g and noise
+    z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch.
     """
     repeats = noise.count_repeats(m.drawn)
     if m.ties == AT_ONE:
@@ -326,10 +328,14 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
         )
     which = "several seeds" if repeats else ""
     if not np.any(m.drawn.given.values):
-        constant = 0.0
-        if EMPTY in m.drawn.others:
-            constant = np.max(np.abs(m.drawn.others[EMPTY].draws), initial=0)
-        which = "every seed" if 0.3 < constant < 10 else ""
+        others = m.drawn.others
+        constant: Any = 0
+        if EMPTY in others:
+            constant = others[EMPTY].draws[0]
+        elif FOURFOLD in others:
+            constant = (4 * m.drawn.given.draws[0] - others[FOURFOLD].draws[0]) / 3
+        has_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
+        which = "every seed" if has_noise else ""
     if not which:
         return None
     return CheckFinding(

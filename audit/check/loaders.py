@@ -118,7 +118,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     Raises:
       InputError: `draw` fails, or does not return indices of examples.
     """
-    drawn = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
+    drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)

@@ -355,7 +355,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # errors of float64 arithmetic.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     is_tie = np.diff(draws, axis=0) <= tolerances
-    count = np.sum(is_tie)
+    count = int(np.sum(is_tie))
     at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
     num_at_ends = np.sum(at_ends) - 2 * numbers
     # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
@@ -363,7 +363,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * seeds * (seeds - 1) / 2
     # The number of values at which draws agree, over all parameters.
-    num_values = count - np.sum(is_tie[1:] & is_tie[:-1])
+    num_values = count - int(np.sum(is_tie[1:] & is_tie[:-1]))
     kind = GRID
     # Noise with two values has most draws at an end, and clamped noise has few.
     if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:

@@ -101,7 +101,7 @@ TORCH = [
      "        before = gradients if i == 0 else [a + b for a, b in zip(before, gradients)]\n        gradients = before\n        norm =",
      INTERACT),
     ("tensors by themselves", "            total += factor * gradient", "            total += gradient * (1.2 / gradient.norm()).clamp(max=1)",
-     "clipping in "),
+     EXCESS),
     ("min for max", "clamp(max=1)", "clamp(min=1)", EXCESS),
     ("sigma left out", "0.9 * 1.2", "1.2", "sigma is left out"),
     ("uniform noise", "torch.randn(value.shape, generator=generator)",
