@@ -38,6 +38,9 @@ class MatrixMechanism(GaussianClaim):
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
+      min_separation: the smallest number of steps between two steps that a sampler may choose for an example.
+        If it is given, the pattern is not fixed, and `k` is not used.
+      participations: the largest number of these steps; by default as many as fit.
 
     Raises InputError for values out of range.
 
@@ -51,6 +54,8 @@ class MatrixMechanism(GaussianClaim):
     steps: int
     k: int = 1
     insert: str | int = LAST
+    min_separation: int | None = None
+    participations: int | None = None
 
     def __post_init__(self) -> None:
         """Checks and stores the values; `insert` becomes the number of a step."""
@@ -61,7 +66,7 @@ class MatrixMechanism(GaussianClaim):
         place = insert_step(plain(self.insert), k)
         require(k <= steps, f"`k` must be at most the {steps} steps, got {k}")
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
-        _ = self.encoder  # raises InputError for an invalid strategy
+        self._sensitivity()  # raises InputError for an invalid strategy or pattern
 
     @functools.cached_property
     def encoder(self) -> Strategy:
@@ -83,12 +88,15 @@ class MatrixMechanism(GaussianClaim):
     def last_model_if_linear(self, delta: float) -> float:
         """Returns epsilon at delta of the last model if losses are linear.
 
-        It is not a bound: with other losses the last model may leak up to `epsilon`.
+        It is not a bound: with other losses the last model may leak up to `epsilon`. Raises InputError for
+        patterns that a sampler chooses.
         """
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 
     def linear_mu(self) -> float:
-        """Returns mu of the last model if losses are linear."""
+        """Returns mu of the last model if losses are linear; raises InputError with `min_separation`."""
+        is_fixed = self.min_separation is None
+        require(is_fixed, "the last model needs a fixed pattern: leave out `min_separation`")
         weights = self.encoder.solve_transposed(np.ones(self.steps))
         insertions = np.sum(self._pattern())
         return float(insertions / (self.noise_multiplier * np.linalg.norm(weights)))
@@ -105,5 +113,25 @@ class MatrixMechanism(GaussianClaim):
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u|, the largest shift of S G by the canary, in units of C."""
-        return float(np.linalg.norm(self.encoder.multiply(self._pattern())))
+        """Returns |S u|, the largest shift of S G by the canary, in units of C.
+
+        With `min_separation` u is the earliest possible pattern, which is the worst if the coefficients of S
+        are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2).
+        """
+        pattern = self._pattern()
+        if self.min_separation is not None:
+            separation = number("min_separation", self.min_separation, int)
+            require(separation >= 1, f"`min_separation` must be at least 1, got {separation}")
+            count = self.steps
+            if self.participations is not None:
+                count = number("participations", self.participations, int)
+                require(count >= 1, f"`participations` must be at least 1, got {count}")
+            first = np.zeros(self.steps)
+            first[0] = 1
+            column = self.encoder.multiply(first)
+            is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
+            shape = "coefficients that are not negative and do not increase"
+            require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
+            pattern = np.zeros(self.steps)
+            pattern[: separation * count : separation] = 1
+        return float(np.linalg.norm(self.encoder.multiply(pattern)))

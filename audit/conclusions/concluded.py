@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -36,6 +37,14 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
+_FROM_START = (
+    "scores use the final model's distance from the initial model: a rehearsal, one more training run "
+    "without noise and canaries, would hardly raise them"
+)
+_FROM_REHEARSAL = (
+    "scores use the final model's distance from that of a rehearsal, one more training run without noise "
+    "and canaries"
+)
 
 
 def conclude(
@@ -212,6 +221,11 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
+        note = _FROM_START
+        if setting.is_rehearsed(scores.dimension):
+            note = _FROM_REHEARSAL
+        concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
 
 

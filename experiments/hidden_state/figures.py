@@ -1,10 +1,18 @@
 """Draws the hidden-state paper's sweeps from stored results, without training."""
 
-from experiments.hidden_state import bracket, correlated
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from audit.report.style import BLUE, GREEN, UPPER, VERMILION
+from audit.settings.setting import identity
+from experiments.cells.cell import find_answer
+from experiments.hidden_state import bracket, correlated, measured
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
+from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
+from models.catalogue import task
 
 _BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
 # Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
@@ -13,6 +21,7 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # the three models of Figure 8
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -20,6 +29,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     The result also counts missing cells. It has no figure if no audit is stored.
     """
+    if sweep.name == "figure_8":
+        return _draw_norms(sweep, evidence)
     delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
@@ -41,3 +52,33 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
     rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
     return Drawn(figure, missing, rows)
+
+
+def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms."""
+    stored = []
+    for cell in sweep.cells:
+        answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
+        norms = measured.take_norms(answer, cell.runs)
+        if norms is not None:
+            stored.append((cell.request, norms))
+    missing = len(sweep.cells) - len(stored)
+    if not stored:
+        return Drawn(None, missing)
+
+    def draw_norms(axis: Axes) -> None:
+        """Draws the mean norm over runs at each step, with a band of 2 standard deviations."""
+        for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
+            mean = norms.mean(0)  # over the runs
+            spread = 2 * norms.std(0, ddof=1)
+            label = f"{task(setting.model).label} ({len(norms)} runs)"
+            axis.plot(mean, dash, color=color, label=label)
+            steps = range(len(mean))
+            axis.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2)
+        clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
+        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
+
+    title = "L's canary before clipping: mean and 2 standard deviations"
+    return Drawn(draw_panels(title, {"": draw_norms}, (6, 2.9)), missing)

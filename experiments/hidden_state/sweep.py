@@ -29,7 +29,7 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import correlated
 from experiments.hidden_state.correlated import PERIODICITIES
-from experiments.hidden_state.measured import expansion_cell
+from experiments.hidden_state.measured import expansion_cell, norms_cell
 from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
 from models.catalogue import task
 
@@ -158,6 +158,8 @@ _FEW_CORRELATED = Size(
     batch_size=20, canaries=64, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 2, 5: 2}
 )
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
+
+MAX_NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # of each model in Figure 8
 
 
 class Series(NamedTuple):
@@ -389,7 +391,21 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         for lines in all_lines:
             cells += _list_cells(lines, figure_sizes[lines.model])
         all_sweeps[name] = Sweep(name, title, cells, axis)
+    all_sweeps["figure_8"] = _make_norms_sweep(sizes, MAX_NORM_RUNS[scale])
     return all_sweeps
+
+
+def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
+    """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
+
+    A cell has as many runs as the audit of L, but at most `max_runs`.
+    """
+    cells = []
+    for model in ("fcnn", *_IMAGE_MODELS):
+        audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
+        assert audited is not None
+        cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
+    return Sweep("figure_8", "L's canary before clipping", cells)
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:

@@ -134,6 +134,32 @@ def test_500_matched_filters_reject_a_true_claim_in_a_twentieth_at_most():
     assert count_refuted(less_noise, 20) >= 18
 
 
+@pytest.mark.parametrize("separation", [3, 16, 100])
+@pytest.mark.parametrize("participations", [None, 1, 4])
+def test_sensitivities_are_those_of_jax_privacy(separation, participations):
+    toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz")
+    coefficients = np.array(expand_power(-0.5, 16), np.float32)
+    claim = audit.MatrixMechanism(
+        coefficients, 1.0, 200, min_separation=separation, participations=participations
+    )
+    theirs = toeplitz.minsep_sensitivity_squared(coefficients, separation, participations, n=200)
+    assert claim.gaussian_mu == pytest.approx(float(theirs) ** 0.5, rel=1e-5)
+    with pytest.raises(audit.InputError, match="leave out `min_separation`"):
+        claim.last_model_if_linear(1e-5)
+
+
+def test_the_worst_pattern_is_at_least_any_random_one():
+    rng = np.random.default_rng(2)
+    strategy = read_strategy("bsr:12", 60)
+    worst = audit.MatrixMechanism("bsr:12", 1.0, 60, min_separation=5, participations=4)
+    for _ in range(300):
+        gaps = 5 + rng.multinomial(60 - 16, np.ones(5) / 5)[:4]
+        places = np.cumsum([gaps[0] - 5, *gaps[1:]])
+        pattern = np.zeros(60)
+        pattern[places[places < 60]] = 1
+        assert np.linalg.norm(strategy.multiply(pattern)) <= worst.gaussian_mu + 1e-9
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -143,6 +169,8 @@ def test_500_matched_filters_reject_a_true_claim_in_a_twentieth_at_most():
         ({"strategy": [0.0, 1.0]}, "the first coefficient must be positive"),
         ({"strategy": np.eye(3)}, r"give \(n,\) or \(50, 50\)"),
         ({"strategy": np.ones((50, 50))}, "lower triangular"),
+        ({"strategy": "bisr:4", "min_separation": 0}, "`min_separation` must be at least 1"),
+        ({"strategy": [1.0, 2.0], "min_separation": 5}, "do not increase"),
         ({"strategy": "sqrt", "noise_multiplier": -1}, "`noise_multiplier` must be at least 0"),
         ({"strategy": "sqrt", "k": 51}, "`k` must be at most the 50 steps"),
     ],
