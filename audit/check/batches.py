@@ -20,14 +20,16 @@ from audit.check.report import (
     make_report,
 )
 from audit.check.trees import Integers
-from audit.errors import require
+from audit.errors import require, shown
 
 POISSON = "poisson"
+FIXED = "fixed"
 SHUFFLED = "shuffled"
 BALLS_IN_BINS = "balls_in_bins"
 CYCLIC = "cyclic"  # the same batches in every pass
 _TITLES = {
-    "fixed": "fixed-size",
+    POISSON: "Poisson",
+    FIXED: "fixed-size",
     SHUFFLED: "shuffled",
     BALLS_IN_BINS: "balls-in-bins",
     CYCLIC: "cyclic",
@@ -62,21 +64,28 @@ class _DrawnBatches(NamedTuple):
 
 
 def check_batches(
-    draw: Any, examples: int | None = None, sampling_rate: float | None = None
+    draw: Any,
+    examples: int | None = None,
+    sampling_rate: float | None = None,
+    *,
+    assumed: str = POISSON,
 ) -> CheckReport:
-    """Checks whether a loader draws Poisson batches at the rate that the accountant assumes.
+    """Checks whether a loader draws the batches that the accountant assumes, at the rate that it assumes.
 
     Args:
-      draw: a function from a seed to the batches of one pass over the loader. A batch is the indices, from 0,
-        of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state may ignore them. Or a
-        loader of torch or Opacus, whose batch sampler gives the indices; a batch sampler; or an iterable over
-        batches of indices. A loader on `range(examples)` yields indices.
+      draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
+        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
+        may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the indices; a batch
+        sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
       sampling_rate: the probability that a batch takes an example, as the accountant assumes.
+      assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
+        examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
+        "balls_in_bins" (every example draws its batch in each pass), or "cyclic" (the same batches in every
+        pass).
 
     Returns:
-      The report: a table of checks, and the bugs by name. Other kinds of batches are named: fixed-size,
-      shuffled, balls-in-bins (every example draws its batch in each pass) or cyclic.
+      The report: a table of checks, and the bugs by name.
 
     Raises:
       InputError: `draw` does not give batches, or a number is out of range.
@@ -92,10 +101,12 @@ def check_batches(
     >>> audit.check_batches(shuffled, 500, 0.05).verdict
     'FAILED: shuffled batches, not Poisson'
     """
+    is_kind = isinstance(assumed, str) and assumed in _TITLES
+    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.make_draw(draw)
+    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
     drawn = _draw_batches(draw_pass, examples, rate)
     kind = _recognise_kind(drawn)
     order = None
@@ -108,8 +119,8 @@ def check_batches(
             kind = CYCLIC
         if not order.is_once:
             kind = UNRECOGNISED
-    stated = {"examples": examples, "sampling_rate": rate}
-    return _report(drawn, kind, order).add_provenance(draw, stated)
+    stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
+    return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
@@ -152,16 +163,17 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
     # The probability that all Poisson batches have the size of the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.rate)
-    return "fixed" if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
+    return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
 
 
-def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckReport:
+def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
     """Runs every check of batches; returns the report.
 
     Args:
       drawn: the batches.
       kind: the kind of batches that was recognised.
       order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
+      assumed: the kind of batches that the accountant assumes.
     """
     rows = {
         "indices": _check_indices(drawn, kind),
@@ -169,11 +181,12 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
-    figures: dict[str, Any] = {"kind": kind}
+    figures: dict[str, Any] = {}
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     p_values = {row: rows[row].p_values[POISSON] for row in rows if rows[row].p_values}
     if not kind and not find_rejected_tests(p_values):
-        figures["kind"] = POISSON
+        kind = POISSON
+    figures["kind"] = kind
     if order is not None:
         figures["order"] = order._asdict()
     if order is not None and not order.repeats:
@@ -186,18 +199,23 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
         )
         text = f"tested over {order.passes} passes"
         rows["order"] = _describe_test(text, order.p_value, not_uniform)
-    if kind:
-        title = _TITLES[kind]
+    if assumed != POISSON:
+        # Only the sizes and the kind are judged, and whether fixed-size batches take examples equally often.
+        is_fixed = kind == assumed == FIXED
+        rows |= _replace_tests(drawn, rows, assumed, keeps_members=is_fixed)
+        del rows["together"]
+    if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
+        title = _TITLES.get(kind, "other")
         why = ""
         if kind == CYCLIC:  # which explains examples that come together
             why = "They are the same in every pass."
-            del rows["together"]
+            rows.pop("together", None)
         other_kind = CheckFinding(
             "every example",
-            f"{title} batches, not Poisson",
-            f"The accountant assumes Poisson batches, these are {title}. {why}".strip(),
-            f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) prints "
-            "their epsilon",
+            f"{title} batches, not {_TITLES[assumed]}",
+            f"The accountant assumes {_TITLES[assumed]} batches, these are {title}. {why}".strip(),
+            f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
+            "(audit.sampler_claims) prints their epsilon",
         )
         # The kind explains the results of these tests.
         rows["spread of sizes"] = rows["spread of sizes"]._replace(if_rejected=None)
@@ -206,6 +224,36 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
         )
     rows["indices"] = rows["indices"]._replace(figures=figures)
     return make_report("batches", rows)
+
+
+def _replace_tests(
+    drawn: _DrawnBatches, rows: dict[str, CheckOutcome], assumed: str, keeps_members: bool
+) -> dict[str, CheckOutcome]:
+    """Returns rows without the tests of Poisson sampling, for an accountant that assumes another kind.
+
+    Args:
+      drawn: the batches.
+      rows: the rows of the report, by name.
+      assumed: the kind of batches that the accountant assumes.
+      keeps_members: True to keep the test whether examples come equally often.
+    """
+    # The largest size is that of all batches except the last of a pass. Or all sizes are as even as possible,
+    # or vary, and the rate belongs to their mean.
+    mean = drawn.sizes.mean()
+    full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
+    rates = np.array([full_size, mean]) / drawn.examples
+    is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
+    another_rate = rows["batch size"].if_rejected
+    assert another_rate is not None
+    kept = {
+        "batch size": CheckOutcome(
+            rows["batch size"].text, findings=[] if is_close else [another_rate]
+        ),
+        "spread of sizes": CheckOutcome(rows["spread of sizes"].text),
+    }
+    if not keeps_members:
+        kept["every example"] = CheckOutcome(rows["every example"].text)
+    return kept
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:

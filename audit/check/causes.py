@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.check import noise
 from audit.check.measured import Measured, is_replay_like_noise
-from audit.check.movements import COARSE
+from audit.check.movements import COARSE, SAME, TriedExamples
 from audit.check.noise import (
     AT_ENDS,
     AT_ONE,
@@ -111,16 +111,15 @@ def _explain_replay(m: Measured) -> CheckFinding:
             "noise that does not follow the seed",
             "Two calls with the same seed differ as much as two draws of the noise: the seed does not "
             "determine it.",
-            "draw the noise from a generator that is seeded with `seed`; until then only the noise can be "
-            "checked",
+            f"draw the noise from {m.phrases.generator}; until then only the noise can be checked",
         )
     return CheckFinding(
         "replay",
         "a step that keeps state between calls",
         f"Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B, which the noise "
         "does not explain.",
-        "restore parameters, optimizer and generators before each call; with Adam return the private "
-        "gradient (`p.grad` after clipping and noise), with learning_rate=1",
+        "restore parameters, optimizer and generators before each call; with Adam "
+        f"{m.phrases.gradient}",
     )
 
 
@@ -206,8 +205,8 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
             name,
             f"One example moves the step by {largest.norm:.4g} times eta C / B, with {example}; by layer: "
             f"{', '.join(layers[:8])}. {why}",
-            "clip the whole gradient of every example to norm C, with one norm of all tensors; divide the "
-            "sum by the stated B once",
+            f"clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the "
+            "stated B once",
         )
 
     if not np.isfinite(largest.norm):
@@ -228,21 +227,88 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
         )
     if m.interacts:
         return make_finding(_EXCESS, "First look for what mixes examples.")
+    return make_finding(*_find_clipping_mistake(m))
+
+
+def _find_clipping_mistake(m: Measured) -> tuple[str, str]:
+    """Returns the name of the mistake in clipping that fits first, and what shows it."""
+    tried = m.tried
+    if _is_clipped_by_number(tried):
+        return ("clipped number by number", "No number moves by more than C.")
+    separate = _find_separate_layers(m)
+    if len(separate) > 1:
+        why = f"{len(separate)} layers stop at C with one example: {m.name_layers(separate)}."
+        return ("layers clipped by themselves", why)
+    left_out, others_stop = _find_left_out(m)
+    if left_out and others_stop:
+        name = f"{left_out} left out of the clipping norm, or of clipping"
+        return (name, "The other layers stop at C.")
 
     mistakes = _find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
-    if tried.reach > 16 and not mistakes:
-        return make_finding("no clipping of single examples", "")
-    mistakes = mistakes or [f"clipped to {tried.plateau:.4g} times the stated C"]
     if tried.is_stopped:
-        return make_finding(
+        mistakes = mistakes or [f"clipped to {tried.plateau:.4g} times the stated C"]
+        return (
             mistakes[0],
             f"Extreme examples stop at {tried.plateau:.4g} times the stated clipping norm. It fits: "
             f"{'; or '.join(mistakes)}.",
         )
-    return make_finding(
+    norms = tried.collect("norm")
+    if np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3:
+        why = "Short ones come to C, longer ones are left: min where max is meant, or max for min?"
+        return ("gradients scaled up to C, not down", why)
+    if tried.reach > 16:
+        return ("no clipping of single examples", "")
+    if len(separate):
+        name = f"{m.name_layers(separate)} clipped apart from other layers"
+        return (name, "It stops at C while other layers move too.")
+    if left_out:
+        why = f"All layers except {left_out} stay within C: is their gradient clipped too?"
+        return (_EXCESS, why)
+    return (
         _EXCESS,
         "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
     )
+
+
+def _is_clipped_by_number(tried: TriedExamples) -> bool:
+    """Returns True if most numbers that the largest example moves do so by C, and none by more."""
+    sizes = np.abs(tried.collect("vector")[0])
+    sizes = sizes[sizes > 1e-3]
+    return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
+
+
+def _find_separate_layers(m: Measured) -> Any:
+    """Returns the indices of the layers that one example moves by C, if no example moves a layer by more.
+
+    Of all examples, it is the one for which most layers stop at C. Together they move by more than C.
+    """
+    norms = m.tried.collect("layer_norms")
+    error = _AT_C + m.tried.tolerance
+    is_at_c = np.abs(norms - 1) < error
+    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
+    return layers[: len(layers) * (np.max(norms) < 1 + error)]
+
+
+def _find_left_out(m: Measured) -> tuple[str, bool]:
+    """Returns the names of layers without which no example exceeds C, and True if the others stop at C.
+
+    The names are empty if there are no such layers. Candidates are each layer, all vectors (biases), and the
+    2, 3, ... layers that move most, up to half of all layers.
+    """
+    norms = m.tried.collect("layer_norms")
+    count = norms.shape[1]
+    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
+    candidates = [[layer] for layer in ranked]
+    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
+    candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
+    found = ""
+    for layers in candidates:
+        others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
+        if 0 < len(layers) < count and others[-1] <= 1 + m.tried.tolerance:
+            if others[-2:][0] > 0.96:
+                return m.name_layers(layers), True
+            found = found or m.name_layers(layers)
+    return found, False
 
 
 def _explain_short_movements(m: Measured) -> Iterator[CheckFinding]:
@@ -343,7 +409,8 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
         f"the same noise for {which}",
         f"{repeats} of {len(m.drawn.given.draws)} seeds give exactly the noise of another: two steps reveal "
         "the gradients.",
-        "make the generator once, before training, or seed it with the whole seed of the step",
+        "make the generator once, before training, or seed it with the whole seed of the step: "
+        f"{m.phrases.generator}",
     )
 
 

@@ -1,6 +1,7 @@
 """The measurements of a step, which the report describes and the causes explain."""
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +16,46 @@ _CHANGED_AFTER = (
     "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
     "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
     "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
-    "Adam return the private gradient, with learning_rate=1"
+    "Adam "
 )
-_ADAM = (
-    "this looks like Adam, or the sign of the gradient (every number moves equally far): return the private "
-    "gradient (`p.grad` after clipping and noise), with learning_rate=1"
-)
+_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far): "
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides whether others change its gradient: check again "
     "with a larger clipping norm, or let the step take clipping_norm="
 )
+
+
+class Phrases(NamedTuple):
+    """Parts of fixes in the words of the step's library.
+
+    Attributes:
+      gradient: how to return the private gradient.
+      clip: how to clip the whole gradient of an example.
+      generator: a generator for a seed.
+    """
+
+    gradient: str
+    clip: str
+    generator: str
+
+
+_NUMPY = Phrases(
+    "return the private gradient, the clipped and noisy mean, with learning_rate=1",
+    "by one np.linalg.norm of each example's numbers",
+    "np.random.default_rng(seed)",
+)
+_OF_LIBRARIES = {
+    "torch": Phrases(
+        "return `p.grad` after clipping and noise, with learning_rate=1",
+        "by Opacus, or vmap over grad and one norm of all tensors",
+        "torch.Generator().manual_seed(seed)",
+    ),
+    "jaxlib": Phrases(
+        "return the private gradient that `optimizer.update` gets, with learning_rate=1",
+        "by jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
+        "jax.random.key(seed), split for the layers",
+    ),
+}
 
 
 class Measured(NamedTuple):
@@ -57,6 +88,11 @@ class Measured(NamedTuple):
     rejected: dict[str, list[str]] = {}
 
     @property
+    def phrases(self) -> Phrases:
+        """Parts of fixes in the words of the library of the parameters."""
+        return _OF_LIBRARIES.get(self.probe.library, _NUMPY)
+
+    @property
     def replays(self) -> bool:
         """True if two calls with the same seed give the same parameters."""
         return self.replay.norm <= min(self.replay.tolerance, 1e100)  # both may overflow
@@ -72,12 +108,15 @@ class Measured(NamedTuple):
         return ", ".join(np.array(self.probe.layer_names)[layers[:4]])
 
 
-def measure_step(probe: StepProbe, seeds: int | None) -> Measured:
+def measure_step(
+    probe: StepProbe, seeds: int | None, tell: Callable[[str], object] = str
+) -> Measured:
     """Replays a step, tries examples, draws its noise, and tests what nothing hides.
 
     Args:
       probe: the step.
       seeds: the number of draws of the noise; None for the default.
+      tell: a function that is called with a line on the time of the check, and with a line after each part.
 
     Raises:
       RefusedError: the step fails on the batch as given.
@@ -87,18 +126,26 @@ def measure_step(probe: StepProbe, seeds: int | None) -> Measured:
     difference = probe.run(probe.rows, 0) - probe.base
     seconds = time.perf_counter() - began
     replay = probe.measure(difference, probe.base, probe.rows)
+    # About 50 examples are tried, and 250 seeds.
+    total = 300 * seconds
+    tell(
+        f"a step takes {1000 * seconds:.0f} ms; about {total:.0f} s for all checks (less if it is compiled)"
+    )
     tried = movements.try_examples(probe, seconds)
+    tell(f"{len(tried.movements)} examples tried, and {len(tried.places)} rows")
     effect = movements.measure_seed_effect(tried, probe.rows)
     drawn = None
     found_ties = ""
     hides_noise = "noise_multiplier=0: no noise is expected"
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
+        tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         found_ties = noise.find_ties(drawn)
         hides_noise = ""
     m = Measured(probe, replay, tried, drawn, found_ties, "", hides_noise, {}, "")
     if m.replays and drawn and drawn.is_sign_step():
-        return m._replace(hides_movements=_ADAM, hides_noise=_ADAM)
+        reason = _ADAM + m.phrases.gradient
+        return m._replace(hides_movements=reason, hides_noise=reason)
     m = _find_obstacles(m, effect)
     if not m.hides_movements:
         m = m._replace(interaction=_measure_interaction(m))
@@ -110,7 +157,8 @@ def measure_step(probe: StepProbe, seeds: int | None) -> Measured:
 def _find_obstacles(m: Measured, effect: SeedEffect | None) -> Measured:
     """Returns the measurements with the reasons that hide movements and noise, given the effect of a seed."""
     if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
-        m = m._replace(hides_movements=_CHANGED_AFTER, hides_noise=m.hides_noise or _CHANGED_AFTER)
+        reason = _CHANGED_AFTER + m.phrases.gradient
+        m = m._replace(hides_movements=reason, hides_noise=m.hides_noise or reason)
     elif m.replays and not m.tried.is_any_moved:
         reason = "no example changes anything: does the step use its batch?"
         m = m._replace(hides_movements=reason)

@@ -70,7 +70,8 @@ class StepProbe:
       settings: the stated numbers.
       rows: the batch as given, as arrays of NumPy.
       layer_names: (layers,) the path of each layer in the tree of the parameters.
-      sizes: (layers,) the number of parameters of each layer.
+      sizes, dimensions: (layers,) the number of parameters and of axes of each layer.
+      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -100,9 +101,11 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
+                self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]
+        self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         self.layer = np.repeat(np.arange(len(layers)), self.sizes)
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")

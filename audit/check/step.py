@@ -4,6 +4,7 @@ Movements are in units of eta C / B, the farthest that one example may move the 
 (Cebere et al., 2026, arXiv 2602.17454), which records the inputs of the noise primitives.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,11 @@ class StepOptions(NamedTuple):
 
     Attributes:
       seeds: the number of draws of the noise; None for as many as the tests need, in 20 seconds.
+      tell: a function that is called with a line on the time of the check, and with a line after each part.
     """
 
     seeds: int | None = None
+    tell: Callable[[str], object] = str
 
 
 def check_step(
@@ -58,7 +61,7 @@ def check_step(
         clipped gradients has deviation sigma C.
       batch_size: B, by which the sum is divided: the expected size of a Poisson batch, a constant.
       **options: `seeds` is the number of draws of the noise, by default as many as the tests need, in 20
-        seconds.
+        seconds. `tell` is a function that is called with lines on the progress.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -83,25 +86,26 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
-    seeds = StepOptions(**options).seeds
+    seeds, tell = StepOptions(**options)
     if seeds is not None:
         seeds = number("seeds", seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size)
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
-            report = _check_probe(StepProbe(step, params, batch, stated), seeds)
+            report = _check_probe(StepProbe(step, params, batch, stated), seeds, tell)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
 
-def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
+def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
     """Measures a step, describes and explains the measurements, and returns the report.
 
     Args:
       probe: the step.
       seeds: the number of draws of the noise; None for the default.
+      tell: see `StepOptions`.
     """
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
@@ -113,7 +117,7 @@ def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
         )
         outcomes["replay"] = CheckOutcome("not finite", findings=[finding])
         return make_report("step", outcomes, needed=NEEDED)
-    m = measure_step(probe, seeds)
+    m = measure_step(probe, seeds, tell)
     outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
     outcomes["replay"] = CheckOutcome("same seed, same step")
     for row in ("signal", "sensitivity", "separation"):

@@ -51,6 +51,9 @@ flags.DEFINE_string("noise", None, "The noise of your steps: mine.py:draw. The f
 flags.DEFINE_string("strategy", None, "Its strategy: sqrt, bsr:16, bisr:16, lambda:0.9, or a file.")
 flags.DEFINE_float("sampling_rate", None, "The accountant's sampling rate.")
 flags.DEFINE_integer("examples", None, "Size of the data set; by default the loader's.")
+flags.DEFINE_string(
+    "assumed", "poisson", "Batches: poisson, fixed, shuffled, balls_in_bins, cyclic."
+)
 for _name, _symbol in STATED.items():
     flags.DEFINE_float(_name, None, f"{_symbol}, instead of the file's.")
 flags.DEFINE_integer("seeds", None, "Draws of the noise; the default depends on the layers.")
@@ -60,7 +63,7 @@ cli.define_json()
 # For each subject of a check, the flags that apply to it.
 _APPLY = {
     "step": (*STATED, "seeds"),
-    "batches": ("sampling_rate", "examples"),
+    "batches": ("sampling_rate", "examples", "assumed"),
     "noise": (*STATED, "strategy"),
 }
 
@@ -123,6 +126,7 @@ def _check_step(file: UserFile) -> CheckReport:
         file.definitions["params"],
         file.definitions["batch"],
         seeds=FLAGS.seeds,
+        tell=_show_progress,
         **_read_stated(file, STATED),
     )
 
@@ -132,7 +136,7 @@ def _check_batches(file: UserFile) -> CheckReport:
     rate = FLAGS.sampling_rate
     require(rate is not None, "--sampling_rate is missing: give the accountant's rate")
     draw = file.definitions[file.name]
-    return check_batches(draw, FLAGS.examples, rate)
+    return check_batches(draw, FLAGS.examples, rate, assumed=FLAGS.assumed)
 
 
 def _check_noise(file: UserFile) -> CheckReport:
@@ -140,6 +144,12 @@ def _check_noise(file: UserFile) -> CheckReport:
     require(FLAGS.strategy, "--strategy is missing: give the noise's strategy, such as bisr:16")
     stated = _read_stated(file, ("noise_multiplier",))
     return check_noise(file.definitions[file.name], FLAGS.strategy, **stated)
+
+
+def _show_progress(line: str) -> None:
+    """Prints a line to stderr if it is a terminal."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr)
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:

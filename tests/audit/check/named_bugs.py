@@ -9,7 +9,7 @@ ADAM = "this looks like Adam"
 DROPOUT = "is dropout on?"
 NOT_NORMAL = "noise that is not normal"
 NOT_SEEN = "clipping was not seen"
-EXCESS = "an example that moves the step by more than C"
+NORM = "left out of the clipping norm"
 SEVERAL_SEEDS = "the same noise for several seeds"
 EVERY_SEED = "the same noise for every seed"
 SKIPPED = "steps with an empty batch are skipped"
@@ -33,7 +33,7 @@ NUMPY = [
     ("Adam's first step", "    return {", "    mean = mean / (abs(mean) + 1e-8)\n    return {", ADAM),
     ("Adam's later step", "    return {", "    v = np.linspace(1e-4, 1e-2, 9)\n"
      "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "return the noisy sum"),
-    ("b is not in the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", EXCESS),
+    ("b is not in the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", f"b {NORM}"),
     ("clipped to 1.55", "keepdims=True) / 1.5)", "keepdims=True) / 1.55)", "clipped to 1.033 times the stated C"),
     ("squashed and not clipped", "    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
      "    gradients[:, :8] = np.tanh(gradients[:, :8]) / 9\n    clipped = gradients", NOT_SEEN),
@@ -52,7 +52,7 @@ TORCH_FUNC = [
     ("dropout", "    gradients = vmap", "    torch.manual_seed(seed)\n    batch = torch.nn.functional.dropout(batch[0], 0.3), batch[1]\n"
      "    gradients = vmap", DROPOUT),
     ("biases not in the norm", "for g in gradients.values()).sqrt()",
-     'for k, g in gradients.items() if "bias" not in k).sqrt()', EXCESS),
+     'for k, g in gradients.items() if "bias" not in k).sqrt()', "0.bias, 2.bias left out of"),
     ("clipped to 1.53", "(1.5 / norms)", "(1.53 / norms)", "clipped to 1.02 times the stated C"),
     ("eight rows are not clipped", "clamp(max=1)\n", "clamp(max=1)\n    factors[:8] = 1\n", ROWS),
     ("the sum by 8 workers", "torch.tensordot(factors, gradients[name], 1)", "torch.tensordot(factors, gradients[name], 1) / 8",
@@ -101,8 +101,8 @@ TORCH = [
      "        before = gradients if i == 0 else [a + b for a, b in zip(before, gradients)]\n        gradients = before\n        norm =",
      INTERACT),
     ("tensors by themselves", "            total += factor * gradient", "            total += gradient * (1.2 / gradient.norm()).clamp(max=1)",
-     EXCESS),
-    ("min for max", "clamp(max=1)", "clamp(min=1)", EXCESS),
+     "clipped by themselves"),
+    ("min for max", "clamp(max=1)", "clamp(min=1)", "gradients scaled up to C, not down"),
     ("sigma left out", "0.9 * 1.2", "1.2", "sigma is left out"),
     ("uniform noise", "torch.randn(value.shape, generator=generator)",
      "12**0.5 * (torch.rand(value.shape, generator=generator) - 0.5)", NOT_NORMAL),
@@ -125,7 +125,7 @@ JAX = [
     ("C left out", "0.9 * 1.2 *", "0.9 *", "C is left out"),
     ("noise of four workers", "noise = 0.9", "noise = 2 * 0.9", "noise added 4 times"),
     ("tensors by themselves", "optax.projections.projection_l2_ball(g, 1.2)",
-     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", EXCESS),
+     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", "w clipped apart from other layers"),
     ("dropout", "    x, y = batch\n",
      "    x, y = batch\n    x = x * jax.random.bernoulli(jax.random.key(seed + 7), 0.7, x.shape) / 0.7\n", DROPOUT),
     ("a mean of weights", "- 0.25 * (sums[name] + noise) / 16", "- 0.1 * 0.25 * (sums[name] + noise) / 16", SIZE),

@@ -77,6 +77,22 @@ def test_batches_that_the_accountant_does_not_assume_are_named(name):
     assert text.count("FAILED") >= 2 and any(part in text for part in expected.split("|")), text
 
 
+RIGHT = {
+    "cyclic": lambda seed: draw_shuffled(0),
+    "poisson": draw_poisson,
+    "fixed": draw_fixed,
+    "shuffled": draw_shuffled,
+    "balls_in_bins": draw_balls_in_bins,
+}
+
+
+@pytest.mark.parametrize("assumed", mostly_slow(RIGHT, quick=2))
+def test_each_kind_of_batches_passes_under_its_own_assumption_alone(assumed):
+    for kind, draw in RIGHT.items():
+        report = audit.check_batches(draw, SIZE, RATE, assumed=assumed)
+        assert report.passed == (kind == assumed), report
+
+
 @pytest.mark.parametrize(
     ("examples", "rate"),
     mostly_slow(
@@ -104,6 +120,26 @@ def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
     assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
 
 
+def cut(size):
+    return lambda seed: draw_shuffled(seed, 1000, size)
+
+
+@pytest.mark.parametrize(
+    ("draw", "rate", "assumed", "verdict"),
+    [
+        (lambda seed: draw_balls_in_bins(seed, 1000, 64), 1 / 64, "balls_in_bins", "PASSED"),
+        (cut(100), 0.3, "shuffled", "FAILED: another sampling"),
+        (cut(300), 0.3, "shuffled", "PASSED"),
+        (cut(300), 0.25, "shuffled", "PASSED"),
+        (cut(16), 1 / 64, "shuffled", "FAILED: another sampling"),
+        (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: another sampling"),
+    ],
+)
+def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
+    report = audit.check_batches(draw, 1000, rate, assumed=assumed)
+    assert report.verdict.startswith(verdict), report
+
+
 def test_batches_may_be_columns():
     """As argwhere gives them."""
     draw = lambda seed: [batch[:, None] for batch in draw_poisson(seed)]  # noqa: E731
@@ -127,18 +163,19 @@ class TestLoaders:
         dataset = torch.utils.data.TensorDataset(torch.zeros(SIZE, 3), torch.zeros(SIZE))
         return torch.utils.data.DataLoader(dataset, batch_size, **options)
 
-    def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self):
+    @pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled"])
+    def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
         batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
-        (finding,) = self.check(batches, examples=SIZE).findings
+        (finding,) = self.check(batches, examples=SIZE, assumed=assumed).findings
         assert finding.name.startswith("cyclic batches, not")
         assert "the same in every pass" in finding.meaning
 
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         loader = self.make_loader(shuffle=True)
+        assert self.check(loader, assumed="shuffled").passed
         loader = type(loader)(range(SIZE), 30, shuffle=True)
-        verdict = self.check(lambda seed: iter(loader), examples=SIZE).verdict
-        assert verdict == "FAILED: shuffled batches, not Poisson"
+        assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
         assert "cyclic batches" in self.check(self.make_loader()).verdict
 
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
@@ -170,16 +207,17 @@ class TestLoaders:
         text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
         assert "1 / 9 = 0.1111, one over the loader's length" in text
 
+    def test_a_draw_may_give_a_single_batch(self):
+        assert self.check(lambda seed: draw_poisson(seed)[0], examples=SIZE).passed
+        fixed = lambda seed: list(np.random.default_rng(seed).choice(SIZE, 70, replace=False))  # noqa: E731
+        assert "fixed-size batches" in self.check(fixed, 70 / SIZE, examples=SIZE).verdict
+
     @pytest.mark.parametrize(
         ("loader", "says"),
         [
             (iter([[1, 2]]), "can be iterated once only"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
-            (
-                lambda seed: draw_poisson(seed)[0],
-                "a single batch: return the batches of a whole pass",
-            ),
             (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
             (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
@@ -226,7 +264,7 @@ def test_a_loader_of_grain_is_read():
     def load(seed):
         return grain.MapDataset.source(range(600)).seed(seed).shuffle().batch(30)
 
-    assert "shuffled batches" in audit.check_batches(load, 600, 0.05).verdict
+    assert audit.check_batches(load, 600, 0.05, assumed="shuffled").passed
     iterators = audit.check_batches(lambda seed: iter(load(seed).to_iter_dataset()), 600, 0.05)
     assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
     unseeded = audit.check_batches(load(0), 600, 0.05)
@@ -237,7 +275,7 @@ def test_a_loader_of_grain_is_read():
 def test_a_loader_of_tensorflow_is_read():
     tensorflow = pytest.importorskip("tensorflow")
     shuffled = tensorflow.data.Dataset.range(600).shuffle(600).batch(30)
-    assert "shuffled batches" in audit.check_batches(shuffled, 600, 0.05).verdict
+    assert audit.check_batches(shuffled, 600, 0.05, assumed="shuffled").passed
     iterators = audit.check_batches(lambda seed: iter(shuffled), 600, 0.05)
     assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
 

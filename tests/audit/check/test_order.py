@@ -141,9 +141,11 @@ def test_an_order_that_is_not_uniform_is_rejected(name):
     assert order.repeats == (name == "shuffled once")
 
 
-@pytest.mark.parametrize("name", ["buffer", "groups by length"])
-def test_what_fails_has_a_finding_below(name):
-    report = audit.check_batches(OTHERS[name], EXAMPLES, 1 / BATCHES)
+@pytest.mark.parametrize(
+    ("name", "assumed"), [("buffer", "shuffled"), ("groups by length", "poisson")]
+)
+def test_what_fails_has_a_finding_below(name, assumed):
+    report = audit.check_batches(OTHERS[name], EXAMPLES, 1 / BATCHES, assumed=assumed)
     failed = {check.name for check in report.checks if check.result == "failed"}
     found = {finding.check for finding in report.findings}
     assert failed & {"order", "together"} == found & {"order", "together"} != set()
@@ -189,15 +191,16 @@ def test_sizes_of_balls_in_bins_are_looked_at():
     assert examine_order(draw, 600, 20, sizes_vary=False).p_value > LEVEL
 
 
+@pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled", "balls_in_bins"])
 @pytest.mark.parametrize("repeats", [False, True])
-def test_an_example_may_not_come_twice_and_no_row_fails_without_a_finding(repeats):
+def test_an_example_may_not_come_twice_and_no_row_fails_without_a_finding(assumed, repeats):
     def draw(seed):
         order = permute(0 if repeats else seed, 4000)
         order[100] = order[3000]
         return np.split(order, 100)
 
     assert not examine_order(draw, 4000, 100, sizes_vary=False).is_once
-    report = audit.check_batches(draw, 4000, 0.01)
+    report = audit.check_batches(draw, 4000, 0.01, assumed=assumed)
     assert report.verdict.startswith("FAILED") and report.findings
 
 
