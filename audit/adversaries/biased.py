@@ -43,8 +43,8 @@ GC_S_VARIANTS = (
 )
 
 
-def _check_number(knowledge: Knowledge) -> None:
-    """Raises InputError if there are more canaries than coordinates."""
+def _check_canaries_fit(knowledge: Knowledge) -> None:
+    """Raises InputError if there are more canaries than coordinates, since each needs its own."""
     most = knowledge.model.n_parameters
     require(
         knowledge.canaries <= most,
@@ -78,7 +78,7 @@ class GcS(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if there are more canaries than coordinates."""
-        _check_number(knowledge)
+        _check_canaries_fit(knowledge)
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
@@ -135,7 +135,7 @@ class GcR(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
-        _check_number(knowledge)
+        _check_canaries_fit(knowledge)
         canaries = knowledge.canaries
         if self.afresh:
             return _at_fresh_coordinates(knowledge)

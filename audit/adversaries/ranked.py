@@ -219,7 +219,7 @@ class LossDrops:
     loss: Loss
 
     def __call__(self, examples: mechanism.Examples, theta_t: Array, reference: Array) -> Array:
-        """Returns how far training lowered the loss of each of n examples, (n,)."""
+        """Returns how much training lowered the loss on each of n examples, (n,)."""
         losses = jax.vmap(self.loss, (None, 0))
         labelled = (examples.features, examples.labels)
         drops: Array = losses(reference, labelled) - losses(theta_t, labelled)

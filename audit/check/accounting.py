@@ -187,7 +187,8 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
             CheckFinding(
                 "delta",
                 "a delta that allows anything",
-                f"delta {delta:g} is {released:.3g} / n of {noun}: releasing one example whole would do.",
+                f"delta {delta:g} is {released:.3g} / n of {noun}: publishing one whole example would "
+                "satisfy it.",
                 f"claim at {advised}",
             )
         )

@@ -116,7 +116,7 @@ class DrawnNoise(NamedTuple):
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
-    """Draws the noise of a step with many seeds, at the batch as given and at other batches.
+    """Draws a step's noise with many seeds, on the given batch and on other batches.
 
     Args:
       probe: the step.

@@ -156,7 +156,10 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often some examples come together: the closest pair, and all of their pairs.
 
     The statistic of all pairs is the sum, over pairs of examples and pairs of passes, of products of
-    (together or not, less its mean).
+    (together or not, less its mean). It is scaled to the mean and the deviation of a chi-square variable.
+
+    Args:
+      steps: (passes, examples) the number of the batch that takes an example in a pass.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))

@@ -148,7 +148,8 @@ def compute_order_mus(
 def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    Adjacent participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
+    A participation with the shift s has the weight W in the last model (see the module). Adjacent
+    participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
     W^2, increase. Every order has a stack of blocks. A participation becomes a new block on top, which
     absorbs the block below while that block's slope is at least as large. mu^2 is the sum over blocks of (sum
     of W s)^2 / sum of W^2. audit/methods/README.md derives it.
@@ -442,7 +443,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon of the mixture of all orders, from simulated orders.
+    """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
     The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
     most `delta`, except with a probability of at most ERROR over the simulation. The sum of deltas in a row

@@ -153,7 +153,7 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers by name: those of `stated` in the file, which flags replace.
+    """Returns the stated numbers by name: those of `stated` in the file, which flags override.
 
     Raises:
       InputError: a needed number is missing, or `stated` is no dict.

@@ -25,7 +25,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
     The file can import modules from its folder. If it mentions JAX, this function configures JAX first.
 
     Raises:
-      InputError: The file does not exist, fails, or does not define the name.
+      InputError: The file does not exist, fails to run, or does not define the name.
     """
     file, _, name = value.rpartition(":")
     require(

@@ -305,7 +305,9 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
-    It is None without a claimed curve, or if the scores of left-out canaries refute their distribution.
+    The bets are that more canaries exceed a threshold than the claim allows. The result also has `seen`: how
+    much less noise than claimed the test would have found. It is None without a claimed curve, or if the
+    scores of left-out canaries refute their distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # `holds` is False if left-out canaries of several runs refute the distribution.
@@ -318,8 +320,9 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
-    capital = claimed_curve.compute_log_capital(exceedances, power)
-    log_capital = exact_null.expand_to_runs(design, capital)
+    # By run with inserted canaries, and then by run of any kind.
+    log_capital = claimed_curve.compute_log_capital(exceedances, power)
+    log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
     summary = exact_null.summarise_design(design)

@@ -123,7 +123,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:
+    if not conclusion.refutes_gaussian:  # a curve that is not rejected adds nothing to bounds of 0
         details = _describe_upper_bounds(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
@@ -190,7 +190,8 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    if conclusion.bets_on_curve:  # else the e-value has only two values
+    # Only the wealth of bets measures the evidence. Otherwise the e-value is 0, or 1 over the error.
+    if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
         )
@@ -275,7 +276,10 @@ def _state_violation(bound: Bound, broken: UpperBound) -> str:
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
-    """Returns the value and the source of an upper bound: "the 3.1 that accounting guarantees"."""
+    """Returns the value and the source of an upper bound, such as "the 3.1 that accounting guarantees".
+
+    A bound on the last model only (`hidden`) is called by its name: "the 3.1 of the hidden-state bound".
+    """
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
         source = "that is claimed"
@@ -312,7 +316,8 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # So few runs cannot prove more than the upper bound. Fewer insertions lower it unless it is a claim.
+    # So few runs cannot prove more than the upper bound. Fewer insertions lower the accountant's upper bound,
+    # but not a stated claim.
     if conclusion.is_claimed:
         return BETTER_SCORES
     return f"more runs, or fewer insertions for an upper bound below {at_least(most)}"

@@ -150,9 +150,9 @@ def _require_one_law(initial: Any, seed: int) -> None:
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
 
-    A left-out canary has the rank r or a better one with probability r / (M + 1). We use the cosine that a
-    random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding it
-    exceeds a threshold with at most the probability of a random direction's cosine.
+    A left-out canary has the rank r or a better one with probability r / (M + 1). We use the cosine that
+    a random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding, the
+    cosine of a left-out canary exceeds a threshold at most as often as that of a random direction.
 
     Args:
       ranks: Ranks of any shape, from 1, the highest score, to M + 1.
@@ -161,7 +161,9 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     from audit.laws import cosine_law  # loads SciPy
 
     tails = np.asarray(ranks, np.float64) / (draws + 1)
-    tails = np.minimum(tails, _MAX_TAIL)
+    tails = np.minimum(
+        tails, _MAX_TAIL
+    )  # the lowest rank has tail 1, and thus the lowest cosine, -1
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - _BELOW * np.abs(cosines)
 

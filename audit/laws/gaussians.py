@@ -2,7 +2,7 @@
 
 The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
 event that it exceeds epsilon is a half line, an interval, or the outside of an interval, and delta of P
-against Q is P(event) - e^epsilon Q(event). We return the larger delta of both orders. In units of P
+against Q is P(event) - e^epsilon Q(event). We return the larger of the two orders' deltas. In units of P
 (m = (m2 - m1) / s1, s = s2 / s1)
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.

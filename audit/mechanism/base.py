@@ -86,7 +86,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of the results of all equations of a program, including the programs inside it.
 
     The body of a `lax.scan` counts once per iteration, that of a `lax.while_loop` once. The branches of a
-    `lax.cond` do not count.
+    `lax.cond` do not count, because they are a tuple of programs, which we do not search.
     """
     total = 0
     for equation in jaxpr.eqns:

@@ -221,12 +221,12 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = np.stack([_compute_fractions(run, levels) for run in _select_present(design)])
-    in_order = design.in_order or len(design.cosines) == 1
+    in_order = design.in_order or len(design.cosines) == 1  # rows in the order of the runs' starts
     return Exceedances(fractions, compute_log_rates(design, levels), in_order)
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns the summary of inserted canaries' scores for simulations, on the scale of Student's T.
+    """Returns a summary of the inserted canaries' scores for simulations, on the scale of Student's t.
 
     A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run has the score -10.
     """

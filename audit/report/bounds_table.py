@@ -343,7 +343,10 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy for bounds of 0, if there is one."""
+    """Yields a reason other than privacy for bounds of 0, if there is one.
+
+    The reasons are reversed scores, a wrong null distribution, too few canaries per run, and too few runs.
+    """
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"

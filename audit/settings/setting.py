@@ -253,6 +253,7 @@ class Setting:
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
             return steps
+        # The noise is S^-1 z with independent z, so its sum over steps is w'z with w = S^-T 1.
         weights = read_strategy(self.mechanism.noise, steps).solve_transposed(np.ones(steps))
         return float(np.sum(weights**2))
 
@@ -332,7 +333,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     )
     require(
         setting.schedule.place <= k,
-        f"`insert={setting.schedule.insert}`: choose last, first, or one of 1 to {k}, the steps of a period",
+        f"`insert={setting.schedule.insert}`: choose last, first, or a step of the period, from 1 to {k}",
     )
 
     noise = setting.mechanism.noise

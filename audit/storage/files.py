@@ -96,7 +96,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes the temporary files that dead processes have left in a folder; ignores errors."""
+    """Removes the temporary files that dead processes have left in a folder, if it can."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:

@@ -114,7 +114,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary that observes what the setting's field `observe` names.
+    """Returns the one-shot adversary that observes what the setting's field `observe` specifies.
 
     `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
     """

@@ -128,7 +128,7 @@ def _tests_curve(estimator: Estimator) -> bool:
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP on the cosines of directions, as `Law.audit`.
+    """Tests the claim of CLAIMED_MU-GDP on the cosines of directions, as `Law.audit` does.
 
     The value is an epsilon above any claim if the test rejects, and otherwise 0.
     """

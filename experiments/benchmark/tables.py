@@ -125,9 +125,10 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Tab
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats a row's worst fraction of audits above the truth where its assumptions hold.
+    """Formats the largest fraction, over a row's cells, of audits whose bound exceeds the true epsilon.
 
-    It ends in - if the estimator claims no level, and otherwise in * if a cell exceeds the level.
+    A cell is a mechanism and a number of runs. Only cells in which the estimator's assumptions are true
+    count. The text ends in - if the estimator claims no level, and otherwise in * if a cell exceeds it.
     """
     if record["too_much"] is None:
         return ""

@@ -107,7 +107,7 @@ def make_designer(
     """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty on the sample's gradient for a minibatch of the updates (n, p)."""
+        """Returns the loss of a sample: the penalty on its gradient for a minibatch of the updates (n, p)."""
         draw_key, loss_key = jax.random.split(key)
         gradient = jax.grad(loss)(theta, sample, loss_key)
         if minibatch < len(updates):
@@ -117,7 +117,10 @@ def make_designer(
 
     @jax.jit
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key, and chooses from the samples before each step."""
+        """Takes a step for each key, and returns the last and the best of the samples before each step.
+
+        The sample after the last step is not used, because its loss is not known.
+        """
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
             """Takes a step of gradient descent.
@@ -127,12 +130,12 @@ def make_designer(
               key: The step's key.
 
             Returns:
-              The next carry, and the sample before the step with its penalty.
+              The next carry, and the sample before the step with its loss.
             """
             sample, state = carry
-            value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
+            loss_before, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
-            return (optax.apply_updates(sample, changes), state), (sample, value)
+            return (optax.apply_updates(sample, changes), state), (sample, loss_before)
 
         start = (sample, optimizer.init(sample))
         _, (samples, losses) = jax.lax.scan(descend, start, keys)

@@ -128,7 +128,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon."""
 
     def compute_excess(sigma: float) -> float:
-        """Returns the epsilon of a noise multiplier, minus the required epsilon."""
+        """Returns the epsilon for a noise multiplier minus the required epsilon."""
         return renyi_epsilon(float(sigma), delta) - epsilon
 
     return float(scipy.optimize.brentq(compute_excess, _MIN_SIGMA, _MAX_SIGMA, rtol=1e-13))

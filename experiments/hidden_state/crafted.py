@@ -71,6 +71,9 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
+    The landscape is a quadratic with the slopes for which the bound should be attained, so `mu_exact` should
+    equal `mu_bound`.
+
     Args:
       k: The number of steps in a period.
       insert: The step of each period that inserts, FIRST or LAST.

@@ -158,7 +158,10 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
         all_rates.append(rates)
 
     def draw_rates(axis: Axes, title: str) -> None:
-        """Draws the rates of a panel, with rows for noise multipliers and columns for batch sizes."""
+        """Draws the amplification rates in the column `title` of `all_rates`.
+
+        Rows are noise multipliers, and columns are batch sizes.
+        """
         rates = pd.DataFrame(all_rates).pivot(
             index="noise_multiplier", columns="batch_size", values=title
         )

@@ -110,7 +110,7 @@ _MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that measures how much steps expand distances, in runs that it trains."""
+    """Returns the cell that trains runs and measures how much their steps expand distances."""
     runs, max_steps = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:

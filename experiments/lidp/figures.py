@@ -117,7 +117,8 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and a bound for each
-      of _METHODS that allows this number of canaries. Over n, `single` is order 1's bound with one canary.
+      of _METHODS that allows this number of canaries. Plotted against n,
+      `single` is the order-1 bound with one canary.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 

@@ -138,9 +138,9 @@ def load_purchase(sources: Sources) -> Dataset:
     missing or cannot be used.
 
     Returns:
-      Features (20000, 600) float32, which are 0 or 1, and labels (20000,) int32 from 0.
+      Features (at most 20000, 600) float32, which are 0 or 1, and labels (20000,) int32 from 0.
     """
-    loaded = load_arrays(PURCHASE, sources)
+    loaded = load_arrays(PURCHASE, sources)  # its labels are from 0
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:

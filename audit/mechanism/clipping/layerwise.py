@@ -154,12 +154,12 @@ def _measure_block(
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns (one example's logits, each layer's call by its path).
 
-    `taps` are zeros by layer, added to the layers' outputs: the gradient at a tap is the gradient at the
-    output. Without them, outputs stay as they are.
+    `taps` are zeros by layer, added to the layers' outputs: the gradient with respect to a tap is that with
+    respect to the output. None leaves outputs as they are. A `Call` has a layer's input and output.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
-        """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""
+        """Returns (a layer's output plus its tap, the layer's `Call`), or None for an unsupported layer."""
         call = pass_through(layer, x)
         if call is None:
             return None

@@ -92,7 +92,7 @@ def test_the_largest_losses_have_a_grid():
     [
         (0.06, "passed", "is 0.06 / n of 60,000 examples"),
         (0.6, "passed", "is 0.6 / n of 60,000 examples; 1e-06 or less is advised"),
-        (1, "failed", "is 1 / n of 60,000 examples: releasing one example whole would do"),
+        (1, "failed", "is 1 / n of 60,000 examples: publishing one whole example would satisfy it"),
     ],
 )
 def test_delta_is_told_with_the_number_of_examples(released, result, text):
