@@ -20,10 +20,10 @@ densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
     that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
     and Gaussian noise (a totally positive kernel) keep the increasing likelihood ratio of theta_1. So the
-    best final test is a threshold, and every V_t increases. So the best first step moves up if g_1 > 0 and
-    down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon. This decides g_2, and so
-    on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it decreases, and its root at
-    delta is the adversary's epsilon.
+    best final test is a threshold, and every V_t increases. The best first step moves up if g_1 > 0 and down
+    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon. This decides g_2, and so on.
+    delta_T(epsilon) decreases as a maximum of decreasing functions, and its root at delta is the adversary's
+    epsilon.
 
     For other maps we only have experiments: random and gradient-searched landscapes s in [-1, 1] are never
     better (tests/experiments/hidden_state/test_crafted_landscape.py).
