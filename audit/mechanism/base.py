@@ -110,7 +110,7 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: further hyperparameters that only one mechanism has, such as `fedavg.Federated`.
+      own: hyperparameters of only one mechanism, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program.
     """
 
@@ -163,10 +163,10 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries in random directions. A direction is drawn when it is used, so (K, p) is never in memory.
+    """K canaries in random directions, each drawn when it is used.
 
     Attributes:
-      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates of each direction.
+      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates.
       norm: the norm of every canary, ().
       within: (m,), the indices of the coordinates in which directions are drawn; None for all.
     """
@@ -249,10 +249,10 @@ class Mechanism(NamedTuple):
     """A private training algorithm.
 
     Attributes:
-      start: theta_0 (p,) -> the state before the first step. segment: takes the steps of a schedule. memory:
-      (theta_0, data, batch size) -> an estimate of the bytes of a single run's step (`step_memory`). spreads:
-      True if the devices of STEP_AXIS share the work of a step. The segment is then mapped along this
-        axis.
+      start: theta_0 (p,) -> the state before the first step.
+      segment: takes the steps of a schedule.
+      memory: (theta_0, data, batch size) -> the estimated bytes of a run's step (`step_memory`).
+      spreads: True if the devices of STEP_AXIS share the work of a step.
     """
 
     start: Callable[[Array], State]
@@ -427,7 +427,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices. Each epoch is a shuffle, cut into whole batches.
 
-    An epoch drops the examples that do not fill a batch. The batch of step t does not depend on `steps`.
+    An epoch drops the examples that do not fill a batch.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)

@@ -5,9 +5,9 @@ A gambler who bets that the mean is below m stakes lambda on each value. The cap
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
 If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
-`error` (Markov). This is also true for a mixture of stakes with fixed weights, and for the product of the
-capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables
-by betting" (JRSS B, 2023).
+`error` (Markov). This also holds for mixtures of stakes with fixed weights, and for products of the capitals
+of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
+betting" (JRSS B, 2023).
 
 A *pilot* is a part of the runs that chooses the bets and is not counted. Its best stake gets most of the
 capital, and other stakes get the rest in case the pilot was misleading.
@@ -178,8 +178,8 @@ def _choose_pairs(
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        A cell counts only if no bet on a single set of runs reaches the target there. The first axis is that
-        of stakes on false positives.
+        A cell counts only if no bet on a single set of runs reaches the target there. The first axis has
+        stakes on false positives.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
@@ -275,7 +275,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
         """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
 
-        It is one of _COARSE_MEANS, or 2 if no mean suffices. Each stake starts with `capital`.
+        It is one of _COARSE_MEANS, or 2 if none suffices.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -309,8 +309,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = weight * FN + (1 - weight) * FP of each run.
 
-    FN and FP are a run's estimated error rates. A canary gives at most one error, so z is at most the larger
-    of weight * scale_in and (1 - weight) * scale_out.
+    A canary gives at most one error, so z is at most the larger of weight * scale_in and (1 - weight) *
+    scale_out.
     """
     false_positive, false_negative = errors.rates()
     most = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)

@@ -139,7 +139,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are cells, spread and tails (module's docstring). Spread is squared because it is two-sided.
+    They are cells, spread (squared) and tails; see the module's docstring.
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -172,9 +172,8 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects scores from a family, with the parameter that fits |mu| of the null.
-
-    The simulated scores are as many as those of the null.
+    """Returns how often the test rejects as many scores from a family, with the parameter that fits |mu| of
+    the null.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -190,10 +189,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns 48 parameters of a family, and the mu fitted to infinitely many scores at each, both ascending.
-
-    Computing them takes longer than the test, so they are cached.
-    """
+    """Returns 48 parameters of a family, and the mu fitted to infinitely many scores at each, both ascending."""
     parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
     tables = [_compute_cell_probabilities(family, float(each), cells) for each in parameters]
     fits = fit_tables(np.array(tables))
@@ -312,8 +308,8 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells) after eight steps of Fisher scoring.
 
-    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step =
-    J' (counts / P). The first step starts from `start`, by default from `approximate_fit`.
+    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
+    (counts / P). The default start is `approximate_fit`.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
@@ -347,8 +343,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
 
-    It is 2 sum n log(n / e) over both worlds' cells, with the counts n of tables (..., 2, cells) and the
-    expected counts e of the fit.
+    It is 2 sum n log(n / e), with the counts n of tables (..., 2, cells) and the fit's expected counts e.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
