@@ -104,7 +104,7 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns the weights of steps with Lipschitz constants (T,), in logarithms.
 
-    A constant of 0 erases all shifts before its step, but not the step's own shift.
+    A constant of 0 erases all earlier shifts.
     """
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
@@ -121,9 +121,8 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
 
-    Each participation shifts the model by s_t = 1, which is at most W_t s_t in the last model. The noise up
-    to the next participation hides it, with a variance of the sum of W^2. mu is that of
-    `hidden_state.hidden_state_bound`, and at most sqrt(K), by composition of K participations.
+    A participation shifts the last model by at most W_t s_t. Noise with the variance sum of W^2 up to the
+    next participation hides it. mu is that of `hidden_state.hidden_state_bound`, and at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
@@ -227,8 +226,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order, which the adversary may know. With Lipschitz constants of at most 1
-    this order uses the last step of every epoch.
+    It is the bound for the worst order. With Lipschitz constants of at most 1 this is the last step of every
+    epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
@@ -245,17 +244,15 @@ def bound_one_of_each_epoch(
     """Returns the bound on epsilon of the last model if each epoch uses the example in one random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation.
-
-    If there are many orders, we simulate them by stratified sampling (`_cut_last_epochs`). The bound is then
-    too low with a probability of at most ERROR.
+    allocation. We simulate many orders by stratified sampling (`_cut_last_epochs`). The bound is then too low
+    with a probability of at most ERROR.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
       max_enumerated: The largest number of orders to enumerate, and of strata.
-      simulated: The approximate number of orders to simulate; at least 50 in each stratum are simulated.
+      simulated: The approximate number of orders to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
     first_steps = batches * np.arange(epochs)  # of each epoch
@@ -296,7 +293,7 @@ class _Strata(NamedTuple):
     """S strata of orders, which allow one interval of steps in each of the last L epochs.
 
     Attributes:
-      lows, highs: (S, L) each interval's first step, and the step after its last, counted within the epoch.
+      lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
       probabilities: (S,) the probability of each stratum.
     """
 
@@ -434,8 +431,8 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """Returns an upper bound on epsilon of the mixture of all orders, from simulated orders.
 
     At the returned epsilon the mean of all orders' deltas is at most `delta`, except with a probability of at
-    most ERROR. Each row of `mus`, weighted by `probabilities`, gives an unbiased estimate of this mean.
-    `bound_mean` bounds it at each epsilon of a grid, which bisection searches.
+    most ERROR. Each row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each
+    epsilon of a grid.
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.

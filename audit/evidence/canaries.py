@@ -4,23 +4,22 @@ A canary is in if the run inserted it, and out if not. In both designs of severa
 each with K canaries from the same distribution, and a threshold's guess on a canary depends only on that
 canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. Runs of another insert K
-- 1 and score left-out canaries, which give false alarms. A left-out canary, given the others, is a fresh
-draw.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The others insert K-1 and
+score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given the others.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives both. Fix a
 canary k and all other coins: the runs with k in and with k out are neighbours. So FNR_k and FPR_k, its error
-rates given its coin, satisfy the trade-off inequality FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has
-the mean of FNR_k over k, for any dependence between the canaries of a run. The fraction of misses among
-inserted canaries does not have this mean, since it divides by a number that depends on the other coins.
+rates given its coin, satisfy FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k,
+for any dependence between the canaries of a run. The fraction of misses among inserted canaries does not,
+since it divides by a number that depends on the other coins.
 
 A user's coins may be unfair: if all have the probability p, the factors are 1 / p and 1 / (1 - p) instead of
-2. With confidence limits of p they are 1 / p_low and 1 / (1 - p_high), which overestimates both rates. The
-limits use a tenth of the bound's error probability.
+2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1 - p_high),
+which overestimate both rates.
 
-Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. The
-average over random canaries, data and regions is E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So
-upper limits of the two average error rates bound the privacy parameter from below.
+Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On
+average over random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper
+limits of both average rates bound the privacy parameter from below.
 """
 
 import enum
@@ -98,9 +97,9 @@ class Counted(NamedTuple):
     """A threshold and its errors.
 
     Attributes:
-      threshold: we guess that a canary is in if its score is above it.
-      pilot: its errors in the runs from which it was chosen.
-      rest: its errors in the other runs, which a bound uses.
+      threshold: a canary with a higher score is guessed to be in.
+      pilot: its errors in the runs that chose it.
+      rest: its errors in the other runs, for a bound.
     """
 
     threshold: float
@@ -273,7 +272,7 @@ class Fresh(NamedTuple):
       given: True if scores and directions are a user's.
       in_order: True if rows are in start order.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
-      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
+      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only ranks are known.
     """
 
     cosines: Array

@@ -6,13 +6,12 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. The spacing of grid points is at most sigma / B / 8, which
-resolves the noise of a step to machine precision, and at most sigma / 32, which resolves the point where the
+We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart, which resolves
+the noise of a step to machine precision, and at most sigma / 32, which resolves the point where the
 likelihood ratio crosses e^epsilon. A step splits the density at h_t with third-order weights, shifts both
-parts and convolves them with the Gaussian. All terms of the convolution are non-negative and reach out 14
-standard deviations, so densities keep their *relative* accuracy far into their tails. With an FFT, e^epsilon
-would amplify an absolute error. The mass that leaves the grid is below 1e-20. Halving the spacing changes
-epsilon by less than 0.1% (tested).
+parts and convolves them with the Gaussian. The terms of the convolution are non-negative and reach out 14
+standard deviations, so the tails keep their *relative* accuracy, as an FFT would not. The mass that leaves
+the grid is below 1e-20. Halving the spacing changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. For a fixed epsilon it maximizes D_T, the integral of (q_T - e^epsilon p_T)+, with the
 densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
@@ -25,8 +24,8 @@ densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
     delta_T(epsilon) decreases as a maximum of decreasing functions, and its root at delta is the adversary's
     epsilon.
 
-    For other maps we only have experiments: random and gradient-searched landscapes s in [-1, 1] are never
-    better (tests/experiments/hidden_state/test_crafted_landscape.py).
+    For other maps, random and gradient-searched landscapes s in [-1, 1] are never better
+    (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
 import itertools
@@ -371,8 +370,8 @@ def search(study: Study) -> dict[str, Any]:
     Returns:
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
-      epsilon: For each threshold, the exact epsilon after the last step.
-      claimed: For each threshold, the in-sample estimate after the last step.
+      epsilon: The exact epsilon of each threshold after the last step.
+      claimed: The in-sample estimate of each.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -427,8 +426,8 @@ def simulate(
     Args:
       key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
-      noise_multiplier: The standard deviation sigma of the first step's noise.
-      batch_size: The batch size B; later steps have the standard deviation sigma / B.
+      noise_multiplier: The deviation sigma of the first step's noise.
+      batch_size: The batch size B; later steps have the deviation sigma / B.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
 
     Returns:
