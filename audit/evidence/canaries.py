@@ -1,8 +1,7 @@
 """Scores of canaries, and the errors of a threshold in each run.
 
 A canary is in if the run inserted it, and out if not. In both designs of several runs, runs are independent,
-each with K canaries from the same distribution, and a threshold's guess on a canary depends only on that
-canary.
+each with K canaries from the same distribution. A guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The others insert K-1 and
 score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given the others.
@@ -383,11 +382,11 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canaries and of other runs without them, after checks.
+    """Returns the evidence of runs with the canaries and of others without them, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
-        failed run.
+      scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
+        run.
       scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these must insert K
         - 1 further canaries: without them bounds would be too high.
 

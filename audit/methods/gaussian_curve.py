@@ -189,7 +189,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns 48 parameters of a family, and the mu fitted to infinitely many scores at each, both ascending."""
+    """Returns 48 ascending parameters of a family, and the mu fitted to infinitely many scores at each."""
     parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
     tables = [_compute_cell_probabilities(family, float(each), cells) for each in parameters]
     fits = fit_tables(np.array(tables))

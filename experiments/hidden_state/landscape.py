@@ -166,7 +166,7 @@ def iterate_densities(
 
     Args:
       process: The process.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; infinite ones are allowed.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C, or infinite.
       per_deviation: Grid points in one standard deviation of a step's noise.
 
     Raises InputError if the process needs too large a grid.
@@ -220,8 +220,8 @@ def constant(process: Process, threshold: float) -> Array:
 def best_constant(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
 
-    It leaks the largest epsilon at delta. The search uses a grid, then Brent's bounded method. It tries only
-    h >= 1/2, since reflection about 1/2 swaps both densities.
+    It leaks the largest epsilon at delta. The search uses a grid, then Brent's method, for h >= 1/2, since
+    reflection about 1/2 swaps both densities.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
@@ -243,8 +243,7 @@ def best_constant(process: Process, delta: float) -> Array:
 def optimal(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    Each threshold is the theta at which the likelihood ratio crosses e^epsilon. We search for the epsilon
-    that its thresholds leak. The module's docstring has the proof.
+    The module's docstring has the proof. We search for the epsilon that its own thresholds leak.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -389,7 +388,7 @@ def search(study: Study) -> dict[str, Any]:
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion takes mu at the threshold of the next step, or at the last one after step T.
+    The conversion takes mu at the next step's threshold, or at the last one after step T.
 
     Args:
       process: The process.
