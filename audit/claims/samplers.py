@@ -1,15 +1,12 @@
 """Upper bounds on the leak of the last model if the adversary does not know which steps use an example.
 
-A sampler draws an order: the list of steps that use the example, its participations. If the order pi is
-known, the last model is mu(pi)-GDP (`hidden_state`). The last model does not show the order, and the
-hockey-stick divergence is jointly convex. Hence, for any other examples,
+A sampler draws an order pi: the steps that use the example, its participations. If pi is known, the last
+model is mu(pi)-GDP (`hidden_state`). If not, the joint convexity of the hockey-stick divergence gives
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ].
 
-Neighbouring relation: replace the example by an example of gradient zero.
-
-If there are few orders, we enumerate them. Otherwise we simulate orders, and bound the mean over all orders
-from above (`bound_mean`).
+Neighbours replace the example by one of gradient zero. We enumerate orders if there are few. Otherwise we
+simulate them, and bound the mean over all orders from above (`bound_mean`).
 """
 
 import itertools
@@ -58,14 +55,13 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model, for noise of standard deviation 1.
 
-    The weight W_t is the product of the Lipschitz constants after step t, the largest factor by which later
-    steps stretch a shift in step t. Steps count from 0.
+    The weight W_t is the product of the Lipschitz constants after step t. Steps count from 0.
 
     Attributes:
-      log_w: (T + 1,) the log of W_t. The last entry, 0, is for orders that use T as "no participation".
+      log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The step with the last Lipschitz constant of 0, which erases all earlier shifts; 0 without one.
+      first: The last step with a Lipschitz constant of 0, which erases earlier shifts; 0 without one.
     """
 
     log_w: Array
@@ -93,10 +89,9 @@ class Schedule(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> Schedule:
-    """Returns the schedule of all epochs, followed by `tail` steps that add noise and no gradient.
+    """Returns the schedule of all epochs, followed by `tail` steps of noise with Lipschitz constant 1.
 
     `lipschitz` is the Lipschitz constant of the epochs' steps, a number or an array with one for each step.
-    Noise-only steps have the constant 1.
 
     Raises:
       InputError: Constants out of range, or an array of another length than batches * epochs.
@@ -109,7 +104,7 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns the weights of steps with Lipschitz constants (T,), in logarithms.
 
-    A constant of 0 erases all shifts before its step, but not the step's own shift.
+    A constant of 0 erases all earlier shifts.
     """
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
@@ -126,11 +121,8 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
 
-    An order lists the steps that use the example, its participations. Each moves the model by a shift s_t =
-    1, which counts at most W_t s_t in the last model. The noise that hides it has the variance sum of W^2,
-    over the steps from t to the step before the next participation. mu is that of
-    `hidden_state.hidden_state_bound`, computed for many orders at once. It is at most sqrt(K), the mu of
-    composition for K participations, which matters only for hypothetical orders with larger shifts.
+    A participation shifts the last model by at most W_t s_t. Noise with the variance sum of W^2 up to the
+    next participation hides it. mu is that of `hidden_state.hidden_state_bound`, and at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
@@ -148,11 +140,10 @@ def compute_order_mus(
 def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    A participation with the shift s has the weight W in the last model (see the module). Adjacent
-    participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
-    W^2, increase. Every order has a stack of blocks. A participation becomes a new block on top, which
-    absorbs the block below while that block's slope is at least as large. mu^2 is the sum over blocks of (sum
-    of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    A participation with the shift s has the weight W in the last model (see the module). Every order has a
+    stack of blocks. A participation becomes a new block on top, which absorbs the block
+    below while that block's slope, sum of W s / sum of W^2, is at least as large. mu^2 is the sum over blocks
+    of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -189,8 +180,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    The sum is a difference of two cumulative sums, which run from the start or from the end. We take the
-    difference that subtracts less, since it is more precise. Arguments as in `compute_order_mus`.
+    It is a difference of two cumulative sums from the start or the end, whichever is more precise. Arguments
+    as in `compute_order_mus`.
     """
     no_step = np.full(len(orders), len(weights.log_w) - 1)  # follows the last participation
     following = np.column_stack([orders[:, 1:], no_step])
@@ -206,8 +197,8 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
     """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf for mu = 0.
 
-    delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018), with
-    Phi the normal distribution function. Both terms may underflow, so only their logarithms are computed.
+    delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018). Both
+    terms may underflow, so we compute only their logarithms.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
@@ -218,8 +209,8 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of a mixture of N mu-GDP mechanisms.
 
-    The mixture's delta is at most the mean of the mechanisms' deltas. The result is the epsilon at which this
-    mean is `delta`, rounded up. `mus` and `probabilities` have the shape (N,).
+    It is the epsilon at which the mean of the mechanisms' deltas is `delta`, rounded up. `mus` and
+    `probabilities` have the shape (N,).
     """
 
     def exceeds(epsilon: float) -> bool:
@@ -236,9 +227,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order, which the adversary may know. With Lipschitz constants of at most 1
-    this order uses the last step of every epoch, so it is also the worst of all orders that are the same in
-    every epoch.
+    It is the bound for the worst order. With Lipschitz constants of at most 1 this is the last step of every
+    epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
@@ -255,17 +245,15 @@ def bound_one_of_each_epoch(
     """Returns the bound on epsilon of the last model if each epoch uses the example in one random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. The adversary does not know the order.
-
-    If there are many orders, we simulate them by stratified sampling (`_cut_last_epochs`), with the same
-    number of draws in all strata. The bound is then too low with a probability of at most ERROR.
+    allocation. We simulate many orders by stratified sampling (`_cut_last_epochs`). The bound is then too low
+    with a probability of at most ERROR.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
       max_enumerated: The largest number of orders to enumerate, and of strata.
-      simulated: The approximate number of orders to simulate; at least 50 in each stratum are simulated.
+      simulated: The approximate number of orders to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
     first_steps = batches * np.arange(epochs)  # of each epoch
@@ -306,7 +294,7 @@ class _Strata(NamedTuple):
     """S strata of orders, which allow one interval of steps in each of the last L epochs.
 
     Attributes:
-      lows, highs: (S, L) each interval's first step, and the step after its last, counted within the epoch.
+      lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
       probabilities: (S,) the probability of each stratum.
     """
 
@@ -318,9 +306,8 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Cuts the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum is a combination of one interval of steps in each of the last epochs, and any steps in the
-    epochs before. Intervals are shortest near the end of an epoch, where a step matters most, since fewer
-    steps follow it.
+    A stratum has one interval of steps in each of the last epochs, and any steps before. Intervals are
+    shortest near the end of an epoch, where a step matters most.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates rounding, and 2 avoids a
@@ -345,10 +332,9 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
-    With shifts s_t, mu is the largest sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So
-    mu rises with every W_t s_t, and when a participation moves to a later step at the same W_t s_t. The bound
-    is the mu of a hypothetical order: in each epoch it uses the last step that the stratum allows, with the
-    largest W of all steps that the stratum allows.
+    mu is the largest sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with
+    every W_t s_t, and when a participation moves to a later step at the same W_t s_t. The bound is the mu of
+    a hypothetical order: each epoch uses the last step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -374,9 +360,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model for Poisson sampling, with the same rate in each step.
 
-    The adversary does not know the order. If there are many orders, we simulate them. A bound on their mean
-    delta needs an upper bound on mu: the mu of a hypothetical order that is worse than nearly all others
-    (`_find_latest_steps`). A thousandth of delta is reserved for the orders that may be worse.
+    If there are many orders, we simulate them. A bound on their mean delta needs an upper bound on mu: that
+    of a hypothetical order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta
+    is reserved for the rest.
 
     Args:
       schedule: The steps of training.
@@ -420,9 +406,9 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns steps (K,), ascending, of participations at least as late and as many as in nearly all orders.
 
-    Late participations leak most. So we bound the number of participations among the last 1, 2, 4, ... and
-    among all steps. A random order meets all bounds, except with a probability of at most `dropped`. The
-    result is the order with the latest and most participations that still meets them.
+    We bound the number of participations among the last 1, 2, 4, ... and among all steps. A random order
+    exceeds a bound with a probability of at most `dropped`. The result is the order with the latest and most
+    participations that meets all bounds.
     """
     # The bounds are quantiles of binomial distributions, each of which may fail with an equal part of
     # `dropped`.
@@ -445,10 +431,9 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
-    The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
-    most `delta`, except with a probability of at most ERROR over the simulation. The sum of deltas in a row
-    of `mus`, weighted by `probabilities`, is an unbiased estimate of this mean. `bound_mean` bounds the mean
-    at each epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
+    At the returned epsilon the mean of all orders' deltas is at most `delta`, except with a probability of at
+    most ERROR. Each row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each
+    epsilon of a grid.
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
@@ -476,11 +461,10 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of the distribution of independent values (R,) from 0 to `largest`.
 
-    It is the lower of two bounds. Each is below the mean with a probability of at most the error, and the
-    result with at most twice the error. `log_inverse_error` is log(1 / error). The first is the empirical
-    Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the relative-entropy form of
-    Hoeffding's inequality (1963, Theorem 1): the least m with
-    R * KL(mean / largest || m / largest) >= log_inverse_error, with the KL divergence between two coins.
+    It is the lower of two bounds, so it is below the mean with a probability of at most twice the error.
+    `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
+    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
+    the least m with R * KL(mean / largest || m / largest) >= log_inverse_error, for two coins.
     """
     if largest == 0:
         return 0.0

@@ -1,27 +1,24 @@
 """Scores of canaries, and the errors of a threshold in each run.
 
-A canary is in if the run inserted it, and out if not. There are two designs of several runs. In both the
-training runs are independent, each with K canaries from the same distribution, and a threshold's guess on a
-canary depends only on that canary.
+A canary is in if the run inserted it, and out if not. In both designs of several runs, runs are independent,
+each with K canaries from the same distribution. A guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries; runs of another insert K - 1, and score
-canaries that were never inserted. Runs of the first set give misses, runs of the second false alarms. By
-exchangeability the left-out canary, given the others, is a fresh draw.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The others insert K-1 and
+score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given the others.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives both. Fix a
-canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and the
-others are random data. So FNR_k and FPR_k, its error rates given its coin, satisfy the trade-off inequality
-FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k, for any dependence between the
-canaries of a run. This is not true for the fraction of misses among inserted canaries, which divides by a
-number that depends on the run's other coins.
+canary k and all other coins: the runs with k in and with k out are neighbours. So FNR_k and FPR_k, its error
+rates given its coin, satisfy FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k,
+for any dependence between the canaries of a run. The fraction of misses among inserted canaries does not,
+since it divides by a number that depends on the other coins.
 
-A user's coins may pass every test of fairness and still be unfair: if all coins have the probability p, the
-factors are 1 / p and 1 / (1 - p) instead of 2. With confidence limits of p from all coins they are 1 / p_low
-and 1 / (1 - p_high), which overestimates both rates. The limits use a tenth of the bound's error probability.
+A user's coins may be unfair: if all have the probability p, the factors are 1 / p and 1 / (1 - p) instead of
+2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1 - p_high),
+which overestimate both rates.
 
-Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
-Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
-So upper limits of the two average error rates bound the privacy parameter from below.
+Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On
+average over random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper
+limits of both average rates bound the privacy parameter from below.
 """
 
 import enum
@@ -65,12 +62,11 @@ class RunErrors(NamedTuple):
     """The errors of guessing that a canary is in if its score is above a threshold, in each run.
 
     Attributes:
-      misses: (n,) the number of each run's canaries that were in and not above the threshold.
-      alarms: (m,) the number of each run's canaries that were out and above the threshold (false alarms).
-      canaries_in, canaries_out: the numbers of a run's canaries that can give a miss, and a false alarm.
-      scale_in: the factor with which scale_in * misses / canaries_in has the average false-negative rate as
-        its mean, or more if the probability of being in is unknown.
-      scale_out: likewise the factor of alarms / canaries_out, for the average false-positive rate.
+      misses: (n,) each run's number of canaries that were in and not above the threshold.
+      alarms: (m,) each run's number of canaries that were out and above the threshold.
+      canaries_in, canaries_out: the numbers of a run's canaries that can give a miss, and an alarm.
+      scale_in: scale_in * misses / canaries_in has at least the average false-negative rate as its mean.
+      scale_out: the same factor of alarms / canaries_out, for the false-positive rate.
       paired: True if misses and alarms come from the same runs (m = n); else they are independent.
     """
 
@@ -85,7 +81,7 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns estimates of the false-positive (m,) and false-negative (n,) rates, one from each run.
 
-        They are between 0 and the scale, so with fair coins, which have the scale 2, they may exceed 1.
+        They are between 0 and the scale, which is 2 for fair coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -100,9 +96,9 @@ class Counted(NamedTuple):
     """A threshold and its errors.
 
     Attributes:
-      threshold: we guess that a canary is in if its score is above it.
-      pilot: its errors in the runs from which it was chosen.
-      rest: its errors in the other runs, which a bound uses.
+      threshold: a canary with a higher score is guessed to be in.
+      pilot: its errors in the runs that chose it.
+      rest: its errors in the other runs, for a bound.
     """
 
     threshold: float
@@ -180,9 +176,8 @@ class Coins(NamedTuple):
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with raised scales, which allow for unfair coins, and the error left for a bound.
 
-        `error` is the probability that a bound may fail. For a user's coins, confidence limits of their
-        probability use a tenth of it (see the module's docstring). The library's own coins are fair, so their
-        errors do not change.
+        `error` is the probability that a bound may fail. For a user's coins, confidence limits use a tenth of
+        it (module's docstring). Errors of fair coins do not change.
         """
         from audit.laws import intervals  # loads SciPy
 
@@ -266,19 +261,17 @@ Design = Sets | Coins
 class Fresh(NamedTuple):
     """Scores of canaries that every run drew afresh. Left-out canaries have a known score distribution.
 
-    The scores are cosines with uniform directions, or ranks among fresh draws, stored as cosines in
-    RANK_DIMENSION dimensions (`audit.evidence.ranks`).
+    Ranks among fresh draws are stored as cosines in RANK_DIMENSION dimensions (`audit.evidence.ranks`).
 
     Attributes:
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
       presence: (R, K), True if the canary was in.
       dimension: d, the dimension of the directions.
-      plain: True if a canary's score does not depend on other canaries' directions. False for ranks, since
-        all ranks of a run use the same fresh draws.
+      plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
       given: True if scores and directions are a user's.
       in_order: True if rows are in start order.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
-      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
+      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only ranks are known.
     """
 
     cosines: Array
@@ -347,8 +340,7 @@ class Fresh(NamedTuple):
         """Returns the scores of all canaries that were in (n,), and of those that were out (m,), for figures.
 
         The scores of left-out canaries are evenly spaced quantiles of the known distribution: as many as the
-        cosines, but at least 1,000 and at most 20,000. Ranks become normal deviates, higher for a better
-        rank.
+        cosines, but 1,000 to 20,000. Ranks become normal deviates, higher for a better rank.
         """
         from scipy import special  # slow to load
 
@@ -390,13 +382,13 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canaries and of other runs without them, after checks.
+    """Returns the evidence of runs with the canaries and of others without them, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
-        failed run.
-      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        insert K - 1 canaries, which are not scored: without them bounds would be too high.
+      scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
+        run.
+      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these must insert K
+        - 1 further canaries: without them bounds would be too high.
 
     Raises:
       InputError: for values that are not scores, bits of presence instead of the scores out, an empty world,
@@ -453,7 +445,7 @@ def _ranks(scores: Array) -> Places:
 def _draw_pilots(*sets: Places) -> tuple[list[Places], list[Places]]:
     """Draws a pilot from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
 
-    The draw is seeded by the scores, so it does not depend on the order of runs or of the canaries in a run.
+    The scores seed the draw, so the order of runs and canaries does not matter.
 
     Args:
       sets: the scores (runs, K) of each set, as integers such as ranks.

@@ -1,7 +1,6 @@
 """The contract of a mechanism: pure functions for a single run, in the shape of an Optax transformation.
 
-`ensemble` maps these functions over many runs. A mechanism gets canaries to insert, but it does not know
-which adversary made them.
+`ensemble` maps these functions over many runs. A mechanism does not know which adversary made its canaries.
 """
 
 import math
@@ -59,14 +58,13 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """Estimates the bytes per run that decide how many runs take a training step at once.
 
     On a CPU, these are the results of all operations that depend on the run's parameters, because they should
-    fit into the cache. We count them before XLA fuses operations, so the compiled program writes less. On
-    other devices, these are the bytes that the compiled step has in use at once. In both cases the step does
-    not run, and its arguments do not count.
+    fit into the cache. On other devices, these are the bytes that the compiled step uses at once. The step
+    does not run, and its arguments do not count.
 
     Args:
       function: the step, a function of theta (p,) and of `shared`.
       theta: the shape and dtype of the run's parameters (p,).
-      *shared: the arguments that all runs share: arrays or pytrees, or their shapes and dtypes.
+      *shared: the arguments that all runs share, or their shapes and dtypes.
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
@@ -112,9 +110,8 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: further hyperparameters that only one mechanism has, such as `fedavg.Federated`.
-      weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program. The result
-        differs from that of 0 only by rounding.
+      own: hyperparameters of only one mechanism, such as `fedavg.Federated`.
+      weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program.
     """
 
     learning_rate: Scalar
@@ -166,10 +163,10 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries in random directions. A direction is drawn when it is used, so (K, p) is never in memory.
+    """K canaries in random directions, each drawn when it is used.
 
     Attributes:
-      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates of each direction.
+      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates.
       norm: the norm of every canary, ().
       within: (m,), the indices of the coordinates in which directions are drawn; None for all.
     """
@@ -212,13 +209,12 @@ class Canaries(NamedTuple):
 
     Attributes:
       craft: (step, theta) -> the canaries of that step.
-      presence: (K,), traced: 1 for a canary that is in, 0 for a canary that is out. With `join`, it is the
-        first argument of `join`, which may be a probability.
+      presence: (K,), traced: 1 for a canary that is in, 0 for a canary that is out, or a probability for
+        `join`.
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
       crafts_constant: True if craft returns the same canaries at every step and for every theta.
-      join: draws the canaries that join a step. If it is None, every canary that is in joins all steps of the
-        insertion mask.
+      join: draws the canaries that join a step; None if all canaries that are in join every masked step.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -253,10 +249,10 @@ class Mechanism(NamedTuple):
     """A private training algorithm.
 
     Attributes:
-      start: theta_0 (p,) -> the state before the first step. segment: takes the steps of a schedule. memory:
-      (theta_0, data, batch size) -> an estimate of the bytes of a single run's step (`step_memory`). spreads:
-      True if the devices of STEP_AXIS share the work of a step. The segment is then mapped along this
-        axis.
+      start: theta_0 (p,) -> the state before the first step.
+      segment: takes the steps of a schedule.
+      memory: (theta_0, data, batch size) -> the estimated bytes of a run's step (`step_memory`).
+      spreads: True if the devices of STEP_AXIS share the work of a step.
     """
 
     start: Callable[[Array], State]
@@ -281,8 +277,7 @@ def sum_canaries(
       theta: the model (p,) before the step.
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
-      clipped_sum: the function that sums clipped gradients of examples. Only canaries that are examples need
-        it.
+      clipped_sum: the function that sums clipped gradients of examples, for canaries that are examples.
     """
     crafted = canaries.craft(step, theta)
     weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
@@ -323,8 +318,6 @@ def sum_canaries(
 
 def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
     """Returns the sum (p,) of term(weights[k], k) over all k with weights[k] > 0, one term at a time.
-
-    Terms of weight 0 take no time, and only one term is in memory.
 
     Args:
       weights: (K,).
@@ -367,8 +360,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
 
-    Every block has min(BLOCK, p) coordinates, where p is the size of `like`. Callers must drop the
-    coordinates of the last block beyond p.
+    Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -383,9 +375,9 @@ def make_inserter(
 ) -> Inserter:
     """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
 
-    To save time, canaries that are the same at every step are summed once per segment, unless they join steps
-    at random or the mask is (K,). Random directions that join steps at random are drawn once per segment, if
-    they fit into memory.
+    Canaries that are the same at every step are summed once per segment, unless they join steps at random or
+    the mask is (K,). Random directions that join at random are drawn once per segment, if they fit into
+    memory.
 
     Args:
       canaries: the canaries to insert.
@@ -435,7 +427,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices. Each epoch is a shuffle, cut into whole batches.
 
-    An epoch drops the examples that do not fill a batch. The batch of step t does not depend on `steps`.
+    An epoch drops the examples that do not fill a batch.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)
@@ -477,8 +469,7 @@ def rehearse(
 ) -> Array:
     """Returns the final theta (p,) of a training run without noise.
 
-    An adversary that knows everything except the noise and the coins expects this final model. For a canary
-    that a coin inserts, set its presence to the coin's probability.
+    For a canary that a coin inserts, set its presence to the coin's probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     # The key only matters to a federated mechanism, which shuffles its clients' examples. We name the

@@ -5,26 +5,23 @@ A gambler who bets that the mean is below m stakes lambda on each value. The cap
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
 If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
-`error` (Markov). This is also true for a mixture of stakes with fixed weights, and for the product of the
-capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables
-by betting" (JRSS B, 2023).
+`error` (Markov). This also holds for mixtures of stakes with fixed weights, and for products of the capitals
+of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
+betting" (JRSS B, 2023).
 
 A *pilot* is a part of the runs that chooses the bets and is not counted. Its best stake gets most of the
-capital, and other stakes get the rest in case the pilot was misleading. If the values hardly vary, no test
-can rule out that a fraction log(1 / error) / n of the runs is different. The bound is as tight as it can be.
+capital, and other stakes get the rest in case the pilot was misleading.
 
-*From means to a privacy parameter.* `audit.evidence.canaries` explains why average error rates satisfy the
-trade-off inequality. The null hypothesis H(t) states that the average rates (a, b) of false positives and
-false negatives satisfy b >= f_t(a), for a family f_t that decreases in t. We reject it if the capital is
-large enough everywhere on the curve b = f_t(a). The bound is the smallest t that is not rejected. The bets
-depend on the design:
+*From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
+positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
+in t. We reject it if the capital is large enough everywhere on the curve b = f_t(a). The bound is the
+smallest t that is not rejected. The bets depend on the design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We cut the curve into cells of a. The capital grows with both rates, so its minimum in a cell is at the corner
-(a_j, f_t(a_(j + 1))): the lowest false-positive rate, and the false-negative rate of the curve at the cell's
-upper end. We evaluate the capital there, so the grid never increases a bound.
+We cut the curve into cells of a. The capital grows with both rates, so in a cell it is at least that at the
+corner (a_j, f_t(a_(j + 1))). We evaluate it there, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -72,8 +69,6 @@ _COARSE_HALVINGS = 12  # for the choice of bets
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns the log capital of a gambler who bets on a mean below m, for each stake and each m.
-
-    The capital is prod_i (1 + lambda (m - x_i)); see the module's docstring.
 
     Args:
       values: (n,) independent values x_i in [0, most].
@@ -136,9 +131,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
-    A bet is a pair of stakes, one on the false positives of the runs out and one on the false negatives of
-    the runs in. Its capital is the product of both. The runs `counted.pilot` choose the pairs so that the log
-    capital on the runs `counted.rest` should reach `target` for the largest parameter.
+    A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
+    in. The pilot chooses pairs for which the log capital on the other runs should reach `target` for the
+    largest parameter.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
@@ -166,7 +161,7 @@ def _choose_pairs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
-    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs.
+    The others have larger or smaller stakes by a common factor, or bet on a single set of runs.
 
     Args:
       family: The trade-off functions f_t.
@@ -183,8 +178,8 @@ def _choose_pairs(
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        A cell counts only if no bet on a single set of runs reaches the target there. The first axis is that
-        of stakes on false positives.
+        A cell counts only if no bet on a single set of runs reaches the target there. The first axis has
+        stakes on false positives.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
@@ -212,8 +207,7 @@ def _choose_pairs(
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
 
-    `find_margins` maps a parameter to the margins. A bet should reject the parameter if its margin is at
-    least 0.
+    `find_margins` maps a parameter to the margins, which are at least 0 for bets that should reject it.
     """
     largest = find_largest_refuted(
         lambda parameter: bool(find_margins(parameter).max() >= 0),
@@ -226,8 +220,8 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
     """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
 
-    The corner is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels`
-    (cells + 1,), the ascending ends of cells.
+    It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels` (cells +
+    1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     places = np.searchsorted(levels, rates_in, side="right") - 1
@@ -237,9 +231,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, a weighted average of a run's false-negative and
-    false-positive rates. The runs `counted.pilot` choose the bets so that the log capital on the runs
-    `counted.rest` should reach `target` for the largest parameter.
+    A bet is on z = weight * FN + (1 - weight) * FP of a run. The pilot chooses bets for which the log capital
+    on the other runs should reach `target` for the largest parameter.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z, (bets, means).
@@ -268,9 +261,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     The others are larger and smaller stakes on the same z (`_bet_on_coins`), and bets on a single error rate,
     with weight 0 or 1.
 
-    The pilot's log growth, scaled to the number of counted runs, gives each bet a critical mean of z that
-    should suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean
-    everywhere on the parameter's curve, except at points that bets on a single error rate should reject.
+    The pilot's log growth, scaled to the counted runs, gives each bet a critical mean of z that should
+    suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean on its
+    curve, except at points that bets on a single error rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
@@ -282,7 +275,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
         """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
 
-        It is one of _COARSE_MEANS, or 2 if no mean suffices. Each stake starts with `capital`.
+        It is one of _COARSE_MEANS, or 2 if none suffices.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -316,8 +309,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = weight * FN + (1 - weight) * FP of each run.
 
-    FN and FP are a run's estimated error rates. A canary gives at most one error, so z is at most the larger
-    of weight * scale_in and (1 - weight) * scale_out.
+    A canary gives at most one error, so z is at most the larger of weight * scale_in and (1 - weight) *
+    scale_out.
     """
     false_positive, false_negative = errors.rates()
     most = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)

@@ -1,26 +1,23 @@
 """A test of the assumption behind mu-based bounds: is the trade-off curve Gaussian?
 
 The null hypothesis: an increasing map of all scores makes them normal in both worlds, with equal variance.
-This is equivalent to a Gaussian trade-off curve, and depends only on the ranks of the pooled scores. We count
-the scores in cells between pooled quantiles (cuts). To the counts we fit the null hypothesis, two normal
-distributions of equal variance with common cuts, by maximum likelihood. Three statistics measure the misfit:
+This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled quantiles
+(cuts), and fit two normal distributions of equal variance with common cuts by maximum likelihood. Three
+statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
-    tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores reveal less
-              than under a Gaussian curve, and an epsilon converted from mu exceeds the truth
+    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
 The p-values come from tables that we draw from the fit, because chi-squared distributions are wrong if the
 worlds hardly overlap. The test combines them with unequal weights (Bonferroni). Under a Gaussian curve its
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. A bound that assumes a Gaussian curve counts only if the test does not reject *and*
-has power against all four. The test is necessary, not sufficient: rates above 1/n do not show the curve at
-delta.
+noise, and a noisy bit. The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
 
-A *table* contains counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes a
-single table; the functions after it take batches of tables (..., 2, cells).
+A *table* contains counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes one
+table; later functions take batches (..., 2, cells).
 """
 
 import functools
@@ -81,7 +78,7 @@ class _Null(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test that the trade-off curve is Gaussian.
 
-    It is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
+    It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
 
     Args:
       scores_in: (n,) scores of inserted canaries.
@@ -97,9 +94,8 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the smallest power of the test `examine` against four curves (module's docstring).
 
-    Power is the probability of a p-value below 5% with as many scores, (n,) in and (m,) out, from such a
-    curve. Its simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
-    possible.
+    Power is the probability of a p-value below 5% with as many scores, (n,) in and (m,) out. Its simulation
+    has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -110,8 +106,7 @@ def power(scores_in: Array, scores_out: Array) -> float:
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    We draw statistics only if a test is possible. With two cells the fit has as many parameters as the table,
-    and without overlap mu is infinite.
+    With two cells or without overlap no test is possible, and we draw no statistics.
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
@@ -130,8 +125,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     Args:
       sizes: (2,) the number of scores of each world.
       probabilities: (2, cells) the probability of each cell.
-      start: The start of the fits to the drawn tables. Eight steps reach the best fit from there, also if the
-        worlds hardly overlap.
+      start: The start of the fits to the drawn tables.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -145,7 +139,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are cells, spread and tails (module's docstring). Spread is squared because it is two-sided.
+    They are cells, spread (squared) and tails; see the module's docstring.
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -155,10 +149,10 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """Returns the test's p-values (...,) from statistics (..., 3), given those drawn under the null, (n, 3).
 
-    The p-value of each statistic is the tail of a smooth distribution with the mean and variance of the drawn
-    statistics: gamma for cells and spread, which are about chi-squared, and normal for tails. If r > 0 of the
-    n drawn statistics reach the observed one, it is at least (r + 1) / (n + 1), which is valid for any
-    distribution. The result is the smallest of the three, each divided by its fraction of the level.
+    Each p-value is the tail of a distribution with the mean and variance of the drawn statistics: gamma for
+    cells and spread, and normal for tails. If r > 0 of the n drawn statistics reach the observed one, it is
+    at least (r + 1) / (n + 1), which is valid for any distribution. The result is the smallest of the three,
+    each divided by its fraction of the level.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
@@ -178,9 +172,8 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects scores from a family, with the parameter that fits |mu| of the null.
-
-    The simulated scores are as many as those of the null.
+    """Returns how often the test rejects as many scores from a family, with the parameter that fits |mu| of
+    the null.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -196,10 +189,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns 48 parameters of a family, and the mu fitted to infinitely many scores at each, both ascending.
-
-    Computing them takes longer than the test, so they are cached.
-    """
+    """Returns 48 ascending parameters of a family, and the mu fitted to infinitely many scores at each."""
     parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
     tables = [_compute_cell_probabilities(family, float(each), cells) for each in parameters]
     fits = fit_tables(np.array(tables))
@@ -219,9 +209,9 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Counts scores in cells, and returns a table (2, cells) with left-out canaries (m,) in the first row.
 
-    The second row counts inserted canaries (n,). Cells contain about equal fractions of the scores, with
-    equal weight for both worlds. There are 2 to 16 cells, with a mean of at least 8 scores if both worlds had
-    the size of the smaller. Equal scores share a cell.
+    The second row counts inserted canaries (n,). Each of the 2 to 16 cells contains about the same fraction
+    of the scores, with equal weight for both worlds, and on average at least 8 if both worlds had the size of
+    the smaller. Equal scores share a cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -242,8 +232,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles. We average these, and
-    place each cut where the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
+    mu is the mean over cuts of the distance of both worlds' normal quantiles. Each cut is where the mixture
+    of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -318,8 +308,8 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells) after eight steps of Fisher scoring.
 
-    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step =
-    J' (counts / P). The first step starts from `start`, by default from `approximate_fit`.
+    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
+    (counts / P). The default start is `approximate_fit`.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
@@ -336,8 +326,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
 
-    We shorten the step if it closes more than 0.7 of a gap between cuts, which keeps cuts in order, or if it
-    moves a parameter by more than 1.
+    A step closes at most 0.7 of a gap between cuts, and moves a parameter by at most 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -354,8 +343,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
 
-    It is 2 sum n log(n / e) over both worlds' cells, with the counts n of tables (..., 2, cells) and the
-    expected counts e of the fit.
+    It is 2 sum n log(n / e), with the counts n of tables (..., 2, cells) and the fit's expected counts e.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
@@ -367,8 +355,8 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
     A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit has c = 0.
     The statistic is the derivative of the log likelihood of tables (..., 2, cells) with respect to c, divided
-    by its standard deviation. Cuts and mu are fitted nuisance parameters, which reduces this deviation. Both
-    statistics are about standard normal under the null if cells contain many scores of both worlds.
+    by its standard deviation given that cuts and mu are fitted. Under the null it is about standard normal if
+    cells contain many scores.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
@@ -390,9 +378,8 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients, at 0.
 
-    They are the coefficients of two terms in the log-likelihood ratio of the worlds: one quadratic in the
-    score, and one cubic with the opposite sign of mu, which bends the ratio towards 0. We measure scores from
-    the middle between both means, where the log-likelihood ratio is 0.
+    The two terms of the log-likelihood ratio are quadratic, and cubic with the opposite sign of mu, which
+    bends the ratio towards 0. Scores are measured from the middle between both means.
     """
     # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)

@@ -87,7 +87,8 @@ def _commit(card: dict[str, Any]) -> str:
 
 def read_card(path: Path) -> StoredCard:
     """Reads the card in a file; raises InputError if the file is not a card."""
-    claim_classes: dict[str, Any] = {kind.__name__: kind for kind in Claim.__subclasses__()}
+    kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
+    claim_classes: dict[str, Any] = {kind.__name__: kind for kind in kinds}
     claim = None
     try:
         card = json.loads(path.read_bytes())

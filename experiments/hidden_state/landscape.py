@@ -1,35 +1,31 @@
 """The crafted loss landscape: its exact distribution with and without the canary, adversaries, simulation.
 
-The adversary decides all gradients of a model with one parameter theta. So this is a separate process, and
-not an `Adversary` that inserts canaries into training. The score after step t is theta_t. In units of the
-clipping norm C (hidden-state paper, Section 6 and Equation 3; Errata H5):
+The adversary decides all gradients of a model with one parameter theta. The score after step t is theta_t. In
+units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Errata H5):
 
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. The spacing of grid points is at most sigma / B / 8, which
-resolves the Gaussian noise of a step to machine precision, and at most sigma / 32, which resolves the point
-where the likelihood ratio crosses e^epsilon. A step splits the density at h_t, with third-order weights for a
-smooth function that is cut at h_t. Then it shifts both parts and convolves them with the Gaussian. All terms
-of the convolution are non-negative and reach out 14 standard deviations, so densities keep their *relative*
-accuracy far into their tails. An FFT would leave an absolute error of 1e-17 there, which e^epsilon would
-amplify. The mass that leaves the grid is below 1e-20. The `error` of a pair of densities is the deviation of
-its total mass from 1. Halving the spacing changes epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart, which resolves
+the noise of a step to machine precision, and at most sigma / 32, which resolves the point where the
+likelihood ratio crosses e^epsilon. A step splits the density at h_t with third-order weights, shifts both
+parts and convolves them with the Gaussian. The terms of the convolution are non-negative and reach out 14
+standard deviations, so the tails keep their *relative* accuracy, as an FFT would not. The mass that leaves
+the grid is below 1e-20. Halving the spacing changes epsilon by less than 0.1% (tested).
 
-The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of (q_T - e^epsilon
-p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
+The optimal adversary. For a fixed epsilon it maximizes D_T, the integral of (q_T - e^epsilon p_T)+, with the
+densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
 
-    We prove this for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the
-    probability that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x).
-    Increasing maps and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and
-    theta_1 has such a ratio. So the best final test is a threshold, and V_T and every earlier V_t increase.
-    For any later increasing maps, the value of mass increases with x. So the best first step moves up if
-    g_1 > 0 and down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map
-    is increasing. This decides g_2, and so on. delta_T(epsilon) is a maximum of functions that decrease in
-    epsilon, so it decreases, and its root at delta is the adversary's epsilon.
+    Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
+    that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
+    and Gaussian noise (a totally positive kernel) keep the increasing likelihood ratio of theta_1. So the
+    best final test is a threshold, and every V_t increases. The best first step moves up if g_1 > 0 and down
+    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon. This decides g_2, and so on.
+    delta_T(epsilon) decreases as a maximum of decreasing functions, and its root at delta is the adversary's
+    epsilon.
 
-    For other maps we only have experiments: random and gradient-searched landscapes s in [-1, 1], free at
-    every point and step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
+    For other maps, random and gradient-searched landscapes s in [-1, 1] are never better
+    (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
 import itertools
@@ -90,7 +86,7 @@ class Process(NamedTuple):
 def upper_bound(process: Process, delta: float) -> float:
     """Returns the accountant's epsilon at delta.
 
-    Only the first step uses the canary, with mu = 1 / sigma. Later steps are post-processing of theta_1.
+    Only the first step uses the canary, with mu = 1 / sigma.
     """
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
@@ -148,7 +144,7 @@ class Stepper:
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
-        A step moves theta up by 1 if it is above the threshold, and down by 1 otherwise. Then it adds noise.
+        A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
@@ -170,8 +166,7 @@ def iterate_densities(
 
     Args:
       process: The process.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C. With an infinite threshold theta
-        always moves the same way (Example 1).
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C, or infinite.
       per_deviation: Grid points in one standard deviation of a step's noise.
 
     Raises InputError if the process needs too large a grid.
@@ -193,9 +188,9 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above the
-    cell, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... For a threshold outside the grid or in its
-    last cells, where the function is negligible, weights are 1 above the threshold and 0 below.
+    negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above it,
+    Gregory's rule has the weights 5/12, 13/12, 1, 1, ... Outside the grid and in its last cells, weights are
+    1 above the threshold and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
@@ -225,9 +220,8 @@ def constant(process: Process, threshold: float) -> Array:
 def best_constant(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
 
-    It leaks the largest epsilon at delta. The search uses a grid, then Brent's bounded method. It tries only
-    h >= 1/2, since reflection about 1/2 swaps the densities with and without the canary and turns h into
-    1 - h.
+    It leaks the largest epsilon at delta. The search uses a grid, then Brent's method, for h >= 1/2, since
+    reflection about 1/2 swaps both densities.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
@@ -249,9 +243,7 @@ def best_constant(process: Process, delta: float) -> Array:
 def optimal(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    The threshold of each step is the theta at which the likelihood ratio crosses e^epsilon. So an epsilon
-    decides the thresholds, and the thresholds leak an epsilon. At the optimum both are equal, and we search
-    for this epsilon. The module's docstring has the proof.
+    The module's docstring has the proof. We search for the epsilon that its own thresholds leak.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -287,8 +279,7 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) for an epsilon.
 
-    Each threshold is the point at which the increasing likelihood ratio crosses e^epsilon. If there is none,
-    it is the end of the grid on that side.
+    Each threshold is where the likelihood ratio crosses e^epsilon, or the end of the grid.
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -337,9 +328,9 @@ Result = tuple[Study, dict[str, Any]]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an AUDIT of each process, and a SEARCH of the two processes that Errata H13 compares.
+    """Returns an AUDIT of each process, and a SEARCH of the two processes of Errata H13.
 
-    `simulation` has the other fields of `Study` by name: delta, runs, seed and confidence.
+    `simulation` has the other fields of `Study` by name.
     """
     studies = [Study(AUDIT, process, **simulation) for process in processes]
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
@@ -352,7 +343,7 @@ def keep(out: Path, study: Study) -> None:
 
 
 def audit(study: Study) -> dict[str, Any]:
-    """Computes the exact leak of each adversary, and audits simulated runs as in the paper.
+    """Computes the exact leak of each adversary, and audits simulated runs.
 
     Returns:
       upper: The accountant's epsilon.
@@ -373,14 +364,13 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds are symmetric about 1/2. The largest is 15% above the theta_1 at which the likelihood ratio
-    is e^upper, since no larger threshold leaks more.
+    Thresholds are symmetric about 1/2, up to 15% above the theta_1 with likelihood ratio e^upper.
 
     Returns:
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
-      epsilon: For each threshold, the exact epsilon after the last step.
-      claimed: For each threshold, the in-sample estimate after the last step.
+      epsilon: The exact epsilon of each threshold after the last step.
+      claimed: The in-sample estimate of each.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -398,8 +388,7 @@ def search(study: Study) -> dict[str, Any]:
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion assumes that the trade-off curve is Gaussian. It takes mu at the threshold of the next
-    step, or at the last threshold after step T.
+    The conversion takes mu at the next step's threshold, or at the last one after step T.
 
     Args:
       process: The process.
@@ -436,8 +425,8 @@ def simulate(
     Args:
       key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
-      noise_multiplier: The standard deviation sigma of the first step's noise.
-      batch_size: The batch size B; later steps have the standard deviation sigma / B.
+      noise_multiplier: The deviation sigma of the first step's noise.
+      batch_size: The batch size B; later steps have the deviation sigma / B.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
 
     Returns:
@@ -467,7 +456,7 @@ def simulate(
 def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     """Returns the paper's in-sample estimates (T,) of epsilon after each step, from simulated runs.
 
-    Every step uses the same threshold, in units of C. The random draws do not depend on it.
+    Every step uses the same threshold, in units of C.
     """
     sigma, size, steps = study.process
     # `root` hashes its text again. We keep both checksums, since they decide the draws of stored answers.

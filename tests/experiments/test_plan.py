@@ -10,7 +10,7 @@ from experiments.commands import plan
 from tests.forks import python
 
 KNOWN = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
-ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 2.5, 3.5, 4.0)
+ROW = Calibration("assumption_free", KNOWN, 0.0, 3.0, 2.5, 3.5, 4.0)
 
 
 def command(*flags, **changes):
