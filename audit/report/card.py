@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.claims.brackets import ZERO_OUT
-from audit.claims.claim import Claim, RandomAllocation
+from audit.claims.claim import Claim, GaussianClaim, RandomAllocation
 from audit.conclusions import results
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError, require, shown
