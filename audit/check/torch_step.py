@@ -55,7 +55,7 @@ class TorchStep:
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
-        self._model_state = copy.deepcopy(model.state_dict())
+        self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._steps: list[Any] = []
         # Opacus wraps the optimizer and may skip its steps.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
@@ -79,7 +79,11 @@ class TorchStep:
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # the caller's model has loaded torch
-        self._model.load_state_dict(self._model_state | params)
+        with torch.no_grad():  # not by a state dict, which has tied parameters twice
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(self._buffers[name])
+            for name, parameter in self._trained.items():
+                parameter.copy_(params[name])
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
         self._steps.clear()

@@ -21,7 +21,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     """Returns a tree with each array replaced by function(path, array).
 
     Args:
-      tree: an array, None, or a tree of dicts, lists and tuples.
+      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other trees.
       function: a function of the path of an array and the array.
       name: the name of the tree in error messages.
       path: the path of this tree within the whole tree.
@@ -44,12 +44,22 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
         for key, child in tree.items():
             mapped[key] = map_child(key, child)
         return mapped
-    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
-    require(isinstance(tree, list | tuple), advice)
     kind: Any = type(tree)
     if hasattr(tree, "_fields"):  # a NamedTuple
         return kind(*map(map_child, tree._fields, tree))
-    return kind(map(map_child, range(len(tree)), tree))
+    if isinstance(tree, list | tuple):
+        return kind(map(map_child, range(len(tree)), tree))
+
+    # Other trees of JAX, such as a State of Flax or a Module of Equinox. JAX is loaded if there are any.
+    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
+    require("jax" in sys.modules, advice)
+    tree_util = sys.modules["jax"].tree_util
+    require(not tree_util.all_leaves([tree]), advice)
+
+    def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
+        return map_child(tree_util.keystr(jax_path, simple=True, separator="."), leaf)
+
+    return tree_util.tree_map_with_path(map_jax_leaf, tree)
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:

@@ -176,8 +176,10 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
         return plain(params, batch, seed) | {"mean": params["mean"] + batch[0].sum(axis=0)}
 
     report = audit.check_step(**given | {"step": keeps_a_mean, "params": start}, seeds=64)
-    assert {finding.check for finding in report.findings} == {"sensitivity", "noise"}
-    assert "no noise in mean" in report.verdict
+    assert {finding.name for finding in report.findings} >= {
+        "mean left out of the clipping norm, or of clipping",
+        "no noise in mean",
+    }
     assert re.search(r"by layer: w 1, b [\d.]+, mean 9.54e\+04", flatten(report)), report
     results = {check.name: check.result for check in report.checks}
     assert results["noise and data"] == "passed"

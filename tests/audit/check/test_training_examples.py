@@ -58,7 +58,7 @@ BUGS = {
         "lora",
         "    optimizer.step()\n",
         UNCLIPPED_A,
-        "an example that moves the step by more than C",
+        "lora_a.weight stay within C: is their gradient clipped too?",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
