@@ -42,7 +42,7 @@ _MISSED = 0.003  # the probability that a random start hides a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
 # each is a separate call, which costs more.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the whole Jacobian of up to this number of parameters.
+# If these iterations do not suffice, we compute the Jacobian of up to `_MAX_WHOLE_AFTERWARDS` parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
