@@ -4,8 +4,7 @@ Composition counts each insertion in full, as if the adversary saw every iterate
 noise of later steps hides a part of an early insertion, unless these steps stretch distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
-Here the schedule, step sizes and constants are arbitrary, and we compute the best shifts exactly.
-audit/methods/README.md derives the bound.
+audit/methods/README.md derives the bound for any schedule, step sizes and constants.
 """
 
 from collections.abc import Callable
@@ -42,7 +41,7 @@ class HiddenStateBound(NamedTuple):
 
     Attributes:
       mu: The last iterate is mu-GDP.
-      epsilon: The epsilon of mu-GDP at the given delta.
+      epsilon: The epsilon of mu-GDP.
       paid: (T,) a_t, the part of the distance that the noise of step t pays for.
       attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
     """
@@ -151,7 +150,6 @@ def hidden_state_bound(
         # Maps with the slopes c_t preserve the distances, unless the last one is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
-    # Before the first shift that reaches the last model, maps with any slopes attain the bound.
     in_noise = np.zeros(steps)  # a_t / n_t
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
@@ -169,8 +167,7 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is also valid for random insertions, but not lower than for certain ones.
-
+    It is also valid for random insertions.
     Args:
       composition: The noise multiplier and the number of insertions. Its sampling rate is not used.
       periods: The schedule, and its Lipschitz constants.
@@ -279,7 +276,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # Dividing W_t n_t by its largest value in a block and multiplying x by it leaves a_t / n_t unchanged.
+    # Scaling W_t n_t down and x up by the same factor leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -288,7 +285,6 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # The fractions are 1 within a block.
     fractions = np.ones(len(s))
     fractions[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
@@ -298,7 +294,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
+    """Returns the first points of the blocks of a weighted isotonic regression of sum / weight.
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
