@@ -56,7 +56,7 @@ class LastModel(NamedTuple):
     Attributes:
       upper: the bound without noise-only steps at the end.
       tail: the bound with them; None if none were requested.
-      assumes: the assumptions of both bounds.
+      assumes: their assumptions.
     """
 
     upper: float
@@ -84,7 +84,7 @@ class SamplerClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplerClaims:
-    """The epsilon that may be claimed for a sampler, and that of Poisson sampling.
+    """The claims for a sampler and for Poisson sampling.
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
@@ -152,8 +152,6 @@ def sampler_claims(
 ) -> SamplerClaims:
     """Returns the epsilon that may be claimed for a sampler, with and without access to earlier models.
 
-    It is computed without training.
-
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once an
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
@@ -220,8 +218,7 @@ def sampler_claims(
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier with which Poisson batches leak at most epsilon at delta.
 
-    Most published epsilons have this sigma, even without Poisson batches. The relative precision is 1e-4. An
-    epoch has at least 2 batches.
+    The relative precision is 1e-4. An epoch has at least 2 batches.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -234,7 +231,6 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We step from sigma = 1, since accounting is slow with little noise.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -284,8 +280,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It is the composition of all steps. An example may replace another in a batch, which changes the sum by up
-    to 2 C. So sigma is halved.
+    It is the composition of all steps with half of sigma: an example may replace another, which changes the
+    sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
