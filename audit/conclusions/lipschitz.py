@@ -46,12 +46,13 @@ class Steps(NamedTuple):
     """The Lipschitz constants of an audit's T steps, with a reason.
 
     Attributes:
-      constants: (T,), a constant for each step, or a single number.
+      constants: (T,), or a single number.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
       kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
       version: the value of `MEASUREMENT` when they were measured; empty if they were not.
     """
+
     constants: ArrayLike
     reason: str
     runs: int = 0
@@ -187,7 +188,6 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     mixture = _find_mixture(setting, constants, delta)
     if mixture is None:
         return bound
-    # Both are valid.
     epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))
     return bound._replace(mu=mixture.mu, epsilon=epsilon)
 
@@ -273,8 +273,7 @@ def _find_constant(
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why the hidden-state bound is not valid for a setting, whatever its model; empty if it may be.
 
-    Apart from the canary, a step must depend only on the previous model, be the same in both worlds, and be
-    computed precisely.
+    Without the canary, a step must be a precise function of the previous model, the same in both worlds.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -304,8 +303,8 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
 
-    A rehearsal is a training run in which we measure Lipschitz constants. By default we measure models
-    without proven constants if they are smooth, k > 1, and the last model can have a bound.
+    A rehearsal is a training run in which we measure Lipschitz constants. By default we measure smooth models
+    without proven constants if k > 1 and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
@@ -327,7 +326,6 @@ def count_rehearsals(
     invalid = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
     require(not (is_wanted and why_not), invalid)
     row = task.task(setting.model)
-    # With k = 1 the bound is that of composition unless some steps contract.
     if requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None
