@@ -14,7 +14,7 @@ Each check except the last rejects valid cosines with a probability of at most a
 cosines of one run depend on each other. Their squares spread like 1 - K/d times the number of independent
 ones, over a denominator of d - K degrees of freedom per run. So we compare the spread to Fisher's F with
 these degrees of freedom (measured: the error is at most the nominal one for K/d up to 1).
-Cosines do not show if leave-one-out was used, so we test all of them this way.
+We test all cosines this way.
 
 With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
 instead of uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a
@@ -71,7 +71,7 @@ def given(
     size = require_dimension(dimension)
     values = _check_cosines(cosines)
     present = check_bits(presence, values.shape)
-    # This comes before the tests of the distribution because rounding looks like a wrong dimension.
+    # Rounding looks like a wrong dimension to the tests of the distribution.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
@@ -148,7 +148,6 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = float(np.square(deviations).sum())
     sums = deviations.sum(0)
     between = float((sums**2 / np.maximum(counts, 1)).sum())
-    # Each run's mean, and each canary's mean except the last, takes a degree of freedom.
     number = presence.sum()
     runs = np.count_nonzero(presence.any(1))
     freedom_between = groups - 1
@@ -239,7 +238,6 @@ def _require_spread(design: Fresh) -> None:
     canaries = design.cosines.shape[1]
     runs = int(np.count_nonzero(_find_inserted(design).any(1)))
     if runs > 1 or not design.plain:
-        # The minimum values keep the distribution defined for K = d.
         independent_fraction = max(1 - canaries / design.dimension, 1 / design.dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = float(max(runs * (design.dimension - canaries), 1))
