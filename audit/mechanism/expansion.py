@@ -79,7 +79,7 @@ class Line(NamedTuple):
       length: The length of each secant.
       reach: The number of secants on either side of the model.
       derivative: The largest stretch by the derivative of this step, over the measured models.
-      most: The largest stretch by the derivatives of all measured steps, over the measured models.
+      most: The same, over all measured steps.
     """
 
     length: float
@@ -130,7 +130,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,). The work that all products share is done once, here."""
+    """Returns w -> (H'w,)."""
     pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
@@ -267,7 +267,7 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns the product in float64; JAX computes it in float32."""
+        """Returns the product, computed in float32."""
         single = jnp.asarray(np.float32(v))
         return np.asarray(_multiply(step, pull_back, single), np.float64)
 
@@ -345,7 +345,6 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # This takes longer when there are many iterations.
         if k % (1 + k // 16) == 0 or length == 0 or k == most:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -420,10 +419,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants).
-
-    A secant has _SLOPES_PER_SECANT + 1 evenly spaced places.
-    """
+    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants)."""
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
