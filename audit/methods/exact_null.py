@@ -13,11 +13,10 @@ ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. Thresholds and
 Student's T.
 
 *The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds. If
-the order of the runs is unknown, we only do this for a single run. A mixture over thresholds costs the
-logarithm of their number. If no cosine depends on the directions of other canaries (`plain`: no
-leave-one-out), half of the canaries choose a threshold for the other half. P_in(t chosen, hit) <= e^epsilon
-P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So the fraction of hits over
-max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+the order of the runs is unknown, we only do this for a single run. If no cosine depends on the directions of
+other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
+P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So the
+fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
 
 import dataclasses
@@ -141,8 +140,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the null distribution,
-    mu and epsilon are 0 and `holds` is False.
+    For other trade-off curves this epsilon is not a bound. mu and epsilon are 0 if `holds` is False.
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
@@ -172,7 +170,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` that describe a threshold, given as a cosine, and count its errors.
 
-    For ranks, the shown threshold is the largest rank that counts as above it.
+    For ranks, the shown threshold is a rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
@@ -225,7 +223,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns a summary of the inserted canaries' scores for simulations, on the scale of Student's t.
 
-    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run has the score -10.
+    A failed run has the score -10.
     """
     runs = []
     for cosines in _select_present(design):
@@ -419,10 +417,7 @@ class Capital:
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound on epsilon after each run, (R,), if a log capital of `target` refutes an epsilon.
-
-        It is one step of the grid below the smallest epsilon that is not refuted.
-        """
+        """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
         first_unrefuted = 0  # the smallest multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
@@ -458,7 +453,6 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     fractions = _compute_fractions(cosines, levels)
-    # Ramps gain from single large cosines, which suits few canaries.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
@@ -491,10 +485,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draws a pilot of `size` values from (n,), and returns the indices (pilot, rest).
-
-    Files may be sorted, so the draw is random. Its seed depends only on the ranks of the values.
-    """
+    """Draws a pilot of `size` of the values (n,), seeded by their ranks; returns indices (pilot, rest)."""
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
