@@ -8,8 +8,8 @@
 
 `audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
 we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
-runs draws them. So a bound does not depend on the order of runs or of the canaries in a run, and an
-increasing map of all scores does not change it.
+runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map of
+all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives K bits x_1..x_K, one error or not for
 each canary, with the sum S. Let m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random bits
@@ -132,7 +132,7 @@ def lifted(counted: Counted, delta: float, error: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
-    Every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if the trade-off
+    The epsilon is a lower bound only if the trade-off
     curve of the average error rates is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
@@ -310,7 +310,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     Three estimates of the error rates (`thresholds.Candidates`) predict a parameter at each score. The usual
     choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
     of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
-    usual score. The largest of many plain predictions may be large by chance.
+    usual score.
 
     Args:
       pilot: The runs that choose.
