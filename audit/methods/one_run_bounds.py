@@ -204,15 +204,14 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. A normal distribution fitted to it predicts the
-    fraction of right guesses.
+    A normal distribution fitted to the pilot predicts the fraction of right guesses.
     """
     scores = design.scores[0]
     few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
     require(len(scores) >= LEAST_COINS, few)
     distances = scores - np.median(scores)
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
-    # The pilot and the order do not depend on the coins, so they cannot favour right guesses.
+    # The pilot and the order do not depend on the coins.
     certainty = np.abs(signed)
     pilot_size = max(round(_PILOT_FRACTION * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
@@ -224,8 +223,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
     centre = float(signed[pilot].mean())
     spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # scores may all be equal
-    # If we guess a coin when its certainty exceeds a level, the guess is right if `signed` is positive. We
-    # use the levels at which the fraction of guessed coins is nearest to _GUESSED.
+    # We guess coins whose certainty exceeds the level at which their fraction is nearest to _GUESSED.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     rightly = special.ndtr((centre - levels) / spread)
     wrongly = special.ndtr((-centre - levels) / spread)
@@ -293,8 +291,7 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
-    The recursion of the module's docstring (Mahloujifar, Melis and Chaudhuri, 2024) starts from q_v = S_v =
-    error, and takes j down to 0. If a probability then exceeds 1, the hypothesis is refuted.
+    The recursion of the module's docstring starts from q_v = S_v = error, and takes j down to 0.
 
     Args:
       canaries: m, the number of coins.
@@ -309,7 +306,7 @@ def gaussian_refutes(
     most_right = int(v.max(initial=0))  # `initial` is for empty arrays
     for j in range(most_right - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # It exceeds 1 only if the hypothesis is refuted already. The minimum avoids NaN.
+        # A probability above 1 is refuted already.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
         # If j >= v, r - j may be 0, but the result is not used.
@@ -317,7 +314,7 @@ def gaussian_refutes(
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
         least_q = np.maximum(q, required_q)
         started = j < v  # entries with a smaller v start later
-        # Any value above 1 refutes. Larger values might overflow.
+        # Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
     return np.asarray((v > 0) & (q > 1))  # without a right guess q is still the error
