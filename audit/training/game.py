@@ -198,7 +198,7 @@ def play(
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
       checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint, with
-        bit-identical scores. Its checkpoints are removed once the caller asks for the next chunk.
+        bit-identical scores.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -240,8 +240,7 @@ class Player:
         # Mechanisms that spread a step can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # Each device gets the same number of runs. Shorter chunks are padded with further runs, to use the
-        # same programs.
+        # Each device gets the same number of runs. Shorter chunks are padded, to use the same programs.
         rows = placement.mesh.shape["runs"]
         self._width = -(-chunk // rows) * rows
 
@@ -257,8 +256,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # We compile here because compilation does not count as training time. Programs depend only on shapes.
-        # Only the last segment may have another length.
+        # Compilation does not count as training time. Only the last segment may have another length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
@@ -435,7 +433,7 @@ class Trained(NamedTuple):
     model_steps: int = 0
 
     def after(self, earlier: "Trained | None") -> "Trained":
-        """Returns this result with the cost of an earlier call on the same store added."""
+        """Returns this result with the cost of an earlier call added."""
         if earlier is None:
             return self
         return self._replace(
@@ -457,8 +455,7 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    One process at a time trains in a store; others wait. If memory runs out, training continues with chunks
-    of half the size.
+    One process at a time trains in a store. If memory runs out, chunks are halved.
 
     Args:
       game: the game to train.
@@ -466,7 +463,7 @@ def train(
       runs: the total number of runs.
       chunk: the number of runs of a chunk; None for `chunk_size`.
       checkpoint_seconds: the minimum time between two checkpoints.
-      progress: called with the number of runs trained since the last call, which may be a fraction.
+      progress: called with the number, or fraction, of runs trained since the last call.
       watch: called with a chunk after each segment.
 
     Raises:
@@ -481,7 +478,7 @@ def train(
     trained_runs = 0
 
     def advance(finished_runs: int, steps: int) -> None:
-        """Adds a finished segment to the cost, and reports it as a fractional number of runs."""
+        """Adds a finished segment to the cost, and reports it."""
         nonlocal begin, end, model_steps
         end = time.perf_counter()
         model_steps += finished_runs * steps
