@@ -118,7 +118,7 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    The number of canaries is sqrt(dimension). A record has the `exact` epsilon at DELTA. For each method of
+    A record has the `exact` epsilon at DELTA. For each method of
     `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
     (`<method>_deviation`), and both as text (`<method>_shown`). If the paper has this cell, the record also
     has the paper's values (`paper`) and a `star` if our equal-variance estimate disagrees with them.
@@ -246,10 +246,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, plan: SplitPlan, delta: float
 ) -> list[Array]:
-    """Returns the fitted estimate of epsilon of each experiment, which pools `runs` consecutive training runs.
-
-    The null distribution is that of `_observe`.
-    """
+    """Returns the fitted estimate of each experiment, which pools `runs` consecutive training runs."""
     dimension = plan.training.dimension
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -290,7 +287,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each of `read_runs`."""
+    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run."""
     panels = {}
     for name, words in _OBSERVED.items():
         for run in runs:
@@ -339,7 +336,7 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
     """Draws a histogram of the inserted canaries' cosines in front of the null.
 
-    The null is a histogram of the other canaries' cosines, or the exact density without any.
+    The null is the other canaries' histogram or, without any, the exact density.
     """
     scale = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * scale}
@@ -392,7 +389,7 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws estimates as bars with standard errors, the paper's lower values and the noise floor.
 
     `runs` are records of `read_runs` that differ in their numbers of repetitions. `observed` is a key of
-    _OBSERVED. Panels of all iterates also show the accounted epsilons if these are finite.
+    _OBSERVED.
     """
     places = range(len(runs))
     axis.bar(
@@ -436,9 +433,6 @@ def _describe(record: Record) -> str:
 
 def agrees(record: Record, simulations: int) -> bool:
     """Returns True if our equal-variance estimate agrees with the paper's Table 1.
-
-    The means may differ by three standard errors of their difference plus rounding. The standard deviations
-    may differ by 30%.
 
     Args:
       record: A record of `simulate`.
