@@ -8,8 +8,8 @@
 
 `audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
 we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
-runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map of
-all scores.
+runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map
+of all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives K bits x_1..x_K, one error or not for
 each canary, with the sum S. Let m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random bits
@@ -132,8 +132,7 @@ def lifted(counted: Counted, delta: float, error: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
-    The epsilon is a lower bound only if the trade-off
-    curve of the average error rates is Gaussian.
+    The epsilon is a lower bound only if the trade-off curve of the average error rates is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
     return conversions.epsilon_from_mu(mu, delta), mu
@@ -158,7 +157,7 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the means x with (x - mean)^2 <= z^2 / n * variance(x), with the quantile z of 1 - error.
+    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 - error.
 
     Args:
       mean: The average of the values.
