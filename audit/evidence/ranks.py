@@ -220,7 +220,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     Args:
       scores: (R, K) scores of canaries; higher means in.
       fresh: (R, M) scores of fresh draws on the same models.
-      seed: seed of the random order of ties. It depends only on the seed and the run's row.
+      seed: seed of the order of ties, which depends only on the seed and the run's row.
 
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.

@@ -200,8 +200,9 @@ def has_law(design: Fresh) -> bool:
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test that cosines of left-out canaries have their null distribution in R^d.
 
-    The cosines, (n,) or (R, K), must be independent. At LAW_LEVEL the test detects a wrong `dimension` in 9
-    of 10 audits if it is off by a factor of 1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
+    not depend on these directions. At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it
+    is off by a factor of 1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -346,7 +347,6 @@ class Capital:
         self._delta = delta
         self._log_rates = compute_log_rates(design, levels)
         self._fractions = np.stack([_compute_fractions(run, levels) for run in runs])  # (R, T)
-        # Runs with few canaries have few distinct rows of fractions.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
