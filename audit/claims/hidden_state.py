@@ -1,12 +1,10 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
 Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
-noise of later steps hides a part of an early insertion, unless these steps stretch distances. This is called
-privacy amplification by iteration.
+noise of later steps hides a part of an early insertion, unless these steps stretch distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
-Their closed forms are for a single constant and regular schedules. Here the schedule, step sizes and
-constants are arbitrary, and we compute the best shifts exactly. audit/methods/README.md derives the bound.
+audit/methods/README.md derives the bound for any schedule, step sizes and constants.
 """
 
 from collections.abc import Callable
@@ -37,13 +35,13 @@ _FACTORS = {
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, with proofs that it is valid and that it is tight.
 
-    It is valid because of z_t, a bound on the distance between the models of both worlds after step t, in the
-    units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t
-    and payments a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
+    z_t bounds the distance between the models of both worlds after step t, in the units of the shifts:
+    z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments a_t. All
+    z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 
     Attributes:
       mu: The last iterate is mu-GDP.
-      epsilon: The epsilon of mu-GDP at the given delta.
+      epsilon: The epsilon of mu-GDP.
       paid: (T,) a_t, the part of the distance that the noise of step t pays for.
       attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
     """
@@ -77,8 +75,7 @@ class HiddenState(NamedTuple):
       periods: The schedule, and its Lipschitz constants.
       margins: Maps a factor f, 2 or 10, to the bound for the larger constants c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
-      runs: The number of training runs in which the constants were measured, which is no proof. 0 if the
-        constants are proven or given.
+      runs: The number of training runs in which the constants were measured; 0 if they are proven or given.
     """
 
     bound: HiddenStateBound
@@ -89,10 +86,7 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption for tables and pages: the Lipschitz constants and the schedule.
-
-        For measured constants it adds the number of runs and the bounds for larger constants.
-        """
+        """Returns the assumption for tables and pages: the Lipschitz constants and the schedule."""
         least, largest = (f"{end:.6g}" for end in self.range)
         constants = largest
         if least != largest:
@@ -135,12 +129,8 @@ def hidden_state_bound(
     with Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's
     part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
-    The noise of step t pays for a part a_t of the distance between the worlds. The last model is mu-GDP with
-    mu^2 = sum of (a_t / n_t)^2, for any payments a_t that leave no distance at the end (`HiddenStateBound`).
-    This function computes the payments with the smallest mu. Composition has the payments a_t = s_t. The
-    bound is infinite if a step has a shift and no noise.
-
-    Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives the bound.
+    The noise of step t pays for a part a_t of the distance between the worlds (`HiddenStateBound`). We
+    compute the payments with the smallest mu. The bound is infinite if a step has a shift and no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -160,7 +150,6 @@ def hidden_state_bound(
         # Maps with the slopes c_t preserve the distances, unless the last one is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
-    # Before the first shift that reaches the last model, maps with any slopes attain the bound.
     in_noise = np.zeros(steps)  # a_t / n_t
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
@@ -178,11 +167,9 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps. It is also valid for random insertions, but not lower
-    than for certain ones.
-
+    It is also valid for random insertions.
     Args:
-      composition: The noise multiplier and the number of insertions; its sampling rate is not used.
+      composition: The noise multiplier and the number of insertions. Its sampling rate is not used.
       periods: The schedule, and its Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
@@ -211,8 +198,7 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model with its margins, the bounds for larger constants.
 
-    `compute` maps the schedule, with other Lipschitz constants, to the bound. The other arguments are
-    attributes of `HiddenState`.
+    `compute` maps a schedule to the bound. The other arguments are attributes of `HiddenState`.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -232,11 +218,8 @@ def stretch_more(constants: Array, factor: float) -> Array:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a number, or an array with one for each of the steps, as a new array (steps,).
 
-    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. `name` is
-    the parameter's name, for messages.
-
-    Raises:
-      InputError: If the shape or a value is out of range.
+    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. It raises
+    InputError if the shape or a value is out of range.
     """
     array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
@@ -253,7 +236,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     """Returns the index of the first of T steps whose shift reaches the last iterate; T if none does.
 
-    A step with Lipschitz constant 0 erases the shifts before it, but not its own, which comes after the map.
+    A step with Lipschitz constant 0 erases the shifts before it, but not its own.
     """
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
@@ -271,8 +254,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    audit/methods/README.md has the proof. W_t spans thousands of orders of magnitude, so blocks are found in
-    logarithms.
+    We find blocks in logarithms, since W_t spans thousands of orders of magnitude.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
@@ -280,23 +262,21 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       n: (T,) the noise n_t, above 0 at steps with a shift.
 
     Returns:
-      a_t / n_t, (T,), the payments in units of the noise.
+      a_t / n_t, (T,).
       x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # A step without a shift has the slope of the step before it, so each block starts at a shift. The points
-    # of the regression are the shifts with the noise up to the next shift.
+    # The points of the regression are the shifts with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # Within a block, W_t n_t is divided by its largest value, the scale, and the slope x is multiplied by
-    # it, which leaves a_t / n_t unchanged.
+    # Scaling W_t n_t down and x up by the same factor leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -305,7 +285,6 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # The fractions are 1 within a block.
     fractions = np.ones(len(s))
     fractions[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
@@ -315,11 +294,9 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
+    """Returns the first points of the blocks of a weighted isotonic regression of sum / weight.
 
-    It pools adjacent violators in logarithms, since sums and weights would overflow in
-    `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the previous block while
-    that block's ratio is at least as large.
+    We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):

@@ -54,9 +54,9 @@ class LastModel(NamedTuple):
     """Upper bounds on epsilon against an adversary who sees only the last model.
 
     Attributes:
-      upper: the bound for training that does not end with noise-only steps.
-      tail: the bound for training with noise-only steps at the end; None if none were requested.
-      assumes: the assumptions of both bounds.
+      upper: the bound without noise-only steps at the end.
+      tail: the bound with them; None if none were requested.
+      assumes: their assumptions.
     """
 
     upper: float
@@ -69,10 +69,10 @@ class SamplerClaim(NamedTuple):
 
     Attributes:
       sampler: the sampler's name.
-      yours: True for the caller's sampler, False for a sampler to compare with.
+      yours: False for a sampler to compare with.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
-      advice: a sentence that states the changes to make, or the condition of the claim.
+      advice: the changes to make, or the condition of the claim.
     """
 
     sampler: str
@@ -84,14 +84,14 @@ class SamplerClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplerClaims:
-    """The epsilon that may be claimed for a sampler, and that of Poisson sampling.
+    """The claims for a sampler and for Poisson sampling.
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
       noise_multiplier: sigma, of all rows.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
-      order: the condition on the order of examples; empty if batches do not have an order.
+      order: the condition on the order of examples; empty without one.
     """
 
     rows: tuple[SamplerClaim, ...]
@@ -128,7 +128,7 @@ class _Sampler(NamedTuple):
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to the bounds on epsilon for an
         adversary who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition of the claim; empty if the advice is to change the training (`_advise_changes`).
+      advice: the condition of the claim; empty for that of `_advise_changes`.
       unseen: what nobody may see if the last model's bound is to hold.
       order: the condition on the order of examples; empty without one.
     """
@@ -152,22 +152,20 @@ def sampler_claims(
 ) -> SamplerClaims:
     """Returns the epsilon that may be claimed for a sampler, with and without access to earlier models.
 
-    It is computed without training. A second row has the claim of Poisson sampling, for comparison.
-
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once an
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
         numbers, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
       batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
-      epochs: the number of epochs of training.
+      epochs: the number of epochs.
       lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
-        default we assume 1, and the bounds of the last model state this.
+        default we assume 1.
       tail: the number of steps at the end that add noise but no gradient.
       delta: the delta of epsilon.
 
     Returns:
-      A row for the caller's sampler and another for Poisson sampling; a single row if these are the same.
+      A row for the caller's sampler, and another for Poisson sampling if it is not the same.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -220,8 +218,7 @@ def sampler_claims(
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier with which Poisson batches leak at most epsilon at delta.
 
-    It is the sigma behind most published epsilons, also for batches that are not Poisson. The relative
-    precision is 1e-4. An epoch has at least 2 batches.
+    The relative precision is 1e-4. An epoch has at least 2 batches.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -234,7 +231,6 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We step from sigma = 1 until the sign changes, since accounting is slow with little noise.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -284,8 +280,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It is the composition of all steps without sampling. An example may replace another in a batch, which
-    changes the sum by up to 2 C. So sigma is halved.
+    It is the composition of all steps with half of sigma: an example may replace another, which changes the
+    sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
@@ -295,7 +291,7 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
 def _bracket_truncated(
     truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches, by dp-accounting or composition."""
+    """Returns an upper bound on epsilon for truncated Poisson batches."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -310,10 +306,7 @@ def _bracket_truncated(
 
 
 def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
-    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact.
-
-    The number of batches does not matter.
-    """
+    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")
 
@@ -321,9 +314,8 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make the epsilon of Poisson sampling, `poisson`, a valid claim.
 
-    The options are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
-    needed. The advised noise is enough for any order of batches: an example takes part once an epoch, so
-    training is mu-GDP with mu = sqrt(epochs) / sigma.
+    The advised noise is enough for any order of batches: an example takes part once an epoch, so training is
+    mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"

@@ -46,7 +46,7 @@ class Steps(NamedTuple):
     """The Lipschitz constants of an audit's T steps, with a reason.
 
     Attributes:
-      constants: (T,), a constant for each step, or a single number.
+      constants: (T,), or a single number.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
       kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
@@ -65,14 +65,12 @@ def hidden_state(
 ) -> HiddenState | str:
     """Returns the upper bound on the leak of the last model, or a string that says why there is none.
 
-    The bound is infinite without noise.
-
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if
         unknown. Not used for a model with proven constants.
-      own_model: True if the model is custom, and not in the catalogue.
+      own_model: True if the model is custom.
 
     Raises:
       InputError: if the constants are out of range.
@@ -109,17 +107,16 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary who inserts along a single direction without gradients.
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
-    noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|),
-    with the norm |w| over all steps.
+    noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    This equals the hidden-state bound for steps with Lipschitz constant 1 - eta lambda, from 0 to 1, if the
-    canary comes first in its period and all periods are complete.
+    For 1 - eta lambda from 0 to 1, this equals the hidden-state bound if the canary comes first in its
+    period and all periods are complete.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     exponents = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # A common factor of the weights cancels. For |1 - decay| above 1, negative exponents avoid overflow.
+    # For |1 - decay| above 1, negative exponents avoid overflow. A common factor of the weights cancels.
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
@@ -147,7 +144,7 @@ def find_current(store: Store) -> Steps | None:
         return None
     try:
         steps = Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
-    # ValueError: not JSON. TypeError: no object, or other keys. RecursionError: JSON nested too deeply.
+    # ValueError: not JSON. TypeError: no object, or other keys. RecursionError: nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
     if steps.runs and steps.version != MEASUREMENT:
@@ -164,7 +161,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model for constants, with bounds for larger ones and a reason."""
+    """Returns the upper bound on the last model, with bounds for larger constants and a reason."""
     schedule = setting.schedule
     reason = steps.reason
     mixture = _find_mixture(setting, steps.constants, delta)
@@ -183,15 +180,14 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    If the adversary does not know the order of batches, mu and epsilon are those of the mixture over orders;
-    `paid` and `attained_by` are those of the order of `_find_shifts`.
+    With hidden orders, mu and epsilon are those of the mixture, and `paid` and `attained_by` those of the
+    order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
     mixture = _find_mixture(setting, constants, delta)
     if mixture is None:
         return bound
-    # Both are valid: the mixture's epsilon, and that of its bound on mu over all orders.
     epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))
     return bound._replace(mu=mixture.mu, epsilon=epsilon)
 
@@ -201,9 +197,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders if a sampler hides them; else None.
 
-    It is that of `audit.claims.samplers` for Lipschitz constants, a number or (T,). There is none if the
-    adversary knows the steps, without noise, and for k > 1, since the mixture needs a canary that any step
-    may insert.
+    There is none without noise, and for k > 1, since the mixture needs a canary that any step may insert.
+    `constants` is a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -217,7 +212,7 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
     """Returns the shift by the canary (T,) at each step, in units of eta C / B: 1 if inserted, else 0.
 
     Steps that a sampler draws are replaced by the last step of each epoch, or with Poisson sampling by all
-    steps that may insert the canary. For these samplers `_find_mixture` gives the bound.
+    steps that may insert the canary.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)
@@ -232,7 +227,7 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound on the last model for the mixture over orders. Simulation takes seconds."""
+    """Returns the bound for the mixture over orders. Simulation takes seconds."""
     batches = sampler.batches or 1  # Poisson sampling has no epochs: each step counts as an epoch
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
@@ -246,8 +241,8 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> NDArray[np.float64]:
     """Returns the distance (T,) between the models of both worlds before each step, in units of eta C / B.
 
-    The worlds, with and without the canary, are coupled as in the proof of the hidden-state bound, for steps
-    with the Lipschitz constant 1. The distance before step t is z_(t-1) of `HiddenStateBound`.
+    The worlds are coupled as in the proof of the hidden-state bound, with Lipschitz constant 1. The distance
+    before step t is z_(t-1) of `HiddenStateBound`.
     """
     paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
     after = np.cumsum(_find_shifts(setting) - paid)
@@ -263,12 +258,10 @@ def _find_constant(
     A step is theta - eta (g + lambda theta), with the mean g of clipped gradients, learning rate eta and
     weight decay lambda. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
 
-    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h), which is farthest
-    from 0 at an extreme curvature.
-
-    With clipping, the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
-    since clipping is a projection. By the triangle inequality the constant is |1 - eta lambda| + eta
-    max(negative, positive). Losses that are convex in w'x remain so with clipping.
+    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
+    derivative of g may be asymmetric, but its norm is at most max(negative, positive), since clipping is a
+    projection. By the triangle inequality the constant is |1 - eta lambda| + eta max(negative, positive).
+    Losses that are convex in w'x remain so with clipping.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
@@ -280,8 +273,7 @@ def _find_constant(
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why the hidden-state bound is not valid for a setting, whatever its model; empty if it may be.
 
-    Apart from the canary, a step must depend only on the previous model, be the same in both worlds, and be
-    computed precisely. The adversary must see only the last model.
+    Without the canary, a step must be a precise function of the previous model, the same in both worlds.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -311,13 +303,13 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
 
-    A rehearsal is a training run in which we measure Lipschitz constants. Models with proven constants need
-    none. By default we measure other models if they are smooth, k > 1, and the last model can have a bound.
+    A rehearsal is a training run in which we measure Lipschitz constants. By default we measure smooth models
+    without proven constants if k > 1 and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
       requested: "measured" to measure anyway, "none" to measure nothing, or None for the default.
-      rehearsals: the number of rehearsals; None for `USUAL`, the number for the model's size.
+      rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
       InputError: for other words, too few rehearsals, and a request to measure if the last model cannot have
@@ -334,8 +326,6 @@ def count_rehearsals(
     invalid = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
     require(not (is_wanted and why_not), invalid)
     row = task.task(setting.model)
-    # A model with kinks does not get a bound, and with k = 1 the bound is that of composition unless some
-    # steps contract.
     if requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None

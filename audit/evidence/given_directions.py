@@ -7,17 +7,14 @@ canaries about their run's mean (about the mean of all for one canary per run), 
 cosine and does not widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their
 cosines instead;
 - columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), as if one
-seed drew the directions of all runs. The part of the movement that all runs share, including other canaries,
-is then nearer to some directions;
+seed drew the directions of all runs;
 - squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
-cosines of one run depend on each other: each is divided by the length of the movement outside the other K - 1
-directions, in d - K + 1 dimensions, and the inverse Gram matrix correlates the numerators. Their squares then
-spread like 1 - K/d times the number of independent ones, over a denominator of d - K degrees of freedom per
-run. So we compare the spread to Fisher's F with these degrees of freedom instead of chi-squared (measured:
-the error is at most the nominal one for K/d up to 1). Cosines do not show if leave-one-out was used, so we
-test all of them this way. If K is small relative to d it is the same test.
+cosines of one run depend on each other. Their squares spread like 1 - K/d times the number of independent
+ones, over a denominator of d - K degrees of freedom per run. So we compare the spread to Fisher's F with
+these degrees of freedom (measured: the error is at most the nominal one for K/d up to 1).
+We test all cosines this way.
 
 With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
 instead of uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a
@@ -25,8 +22,7 @@ rehearsal the drift, or if canaries are few for the dimension (K mu^2 / d of a p
 training knew; a sign or a run chosen by its score; a dimension that is slightly too large.
 
 A failed run has NaN for its cosines. Without the canary, failure does not depend on the direction, so the
-probability of a cosine above t is at most a(t) for any fixed value of a failure. We use -1, below all others.
-The checks above ignore failures, which only affects rejections.
+probability of a cosine above t is at most a(t) for any fixed value of a failure. We use -1.
 """
 
 from typing import Any
@@ -75,7 +71,7 @@ def given(
     size = require_dimension(dimension)
     values = _check_cosines(cosines)
     present = check_bits(presence, values.shape)
-    # This comes before the tests of the distribution because rounding looks like a wrong dimension.
+    # Rounding looks like a wrong dimension to the tests of the distribution.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
@@ -137,8 +133,8 @@ def require_dimension(dimension: Any) -> int:
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    Each run's own mean is subtracted first. The p-value is 1 if no test is possible: with fewer than 3 runs
-    or 10 canaries, with too few cosines that count, or if cosines do not differ within any run.
+    Each run's own mean is subtracted first. The p-value is 1 with fewer than 3 runs or 10 canaries, with too
+    few cosines that count, or if cosines do not differ within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -152,7 +148,6 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = float(np.square(deviations).sum())
     sums = deviations.sum(0)
     between = float((sums**2 / np.maximum(counts, 1)).sum())
-    # Each run's mean, and each canary's mean except the last, takes a degree of freedom.
     number = presence.sum()
     runs = np.count_nonzero(presence.any(1))
     freedom_between = groups - 1
@@ -165,11 +160,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on how a user's dimension was tested.
-
-    It was tested by the distribution of the cosines if enough canaries were out, else by the spread of the
-    cosines of inserted canaries.
-    """
+    """Returns a note on how a user's dimension was tested: by the left-out cosines, or by the spread."""
     danger = "a dimension that is too large makes bounds wrong"
     tested = ""
     if len(design.out()) >= MIN_COSINES:
@@ -182,13 +173,12 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Returns the spread of the cosines of inserted canaries about their run's mean.
+    """Returns the spread of the cosines of inserted canaries about their run's mean, without failed runs.
 
-    With one canary per run, it is the spread about the mean of all runs. Failed runs are left out.
+    With one canary per run, it is the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations of the cosines from their means. In d dimensions its mean is
-        freedom / d.
+      squares: the sum of the squared deviations. In d dimensions its mean is freedom / d.
       freedom: the number of independent deviations.
     """
     cosines = design.cosines
@@ -215,7 +205,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
 
 
 def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's bits of presence (`arrays.bits`), or only True for None, if all canaries were in.
+    """Returns a user's bits of presence (`arrays.bits`), or only True for None.
 
     Raises InputError if no canary is in.
     """
@@ -237,11 +227,8 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: bounds are valid if the dimension is too small. We do not test the spread if
-    there are too few cosines, or enough left-out canaries for a better test (`exact_null.law_test`).
-
-    The sum of squares is compared to chi-squared, or to Fisher's F if cosines of a run may depend on each
-    other. The module's docstring derives the degrees of freedom.
+    A smaller spread is allowed: bounds are valid if the dimension is too small. There is no test with too few
+    cosines, or with enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -251,7 +238,6 @@ def _require_spread(design: Fresh) -> None:
     canaries = design.cosines.shape[1]
     runs = int(np.count_nonzero(_find_inserted(design).any(1)))
     if runs > 1 or not design.plain:
-        # The minimum values keep the distribution defined for K = d.
         independent_fraction = max(1 - canaries / design.dimension, 1 / design.dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = float(max(runs * (design.dimension - canaries), 1))

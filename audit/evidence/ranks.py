@@ -6,15 +6,13 @@ it and the M fresh draws are exchangeable given the model, so with ties broken a
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
-for any scores and any dependence between a run's canaries. `convert_to_cosines` maps a rank to the scale of
-the cosines of fresh directions, so their methods apply to ranks.
+for any scores and any dependence between a run's canaries.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence a canary's rank must not
-choose the threshold of another (`Fresh.plain` is False), and K left-out canaries test the distribution of
-ranks like K M / (K + M) independent ones (`measure_law`).
+choose the threshold of another (`Fresh.plain` is False).
 
 The tests cannot detect canaries that were selected after they were drawn, or fresh draws that are canaries
-too. Left-out canaries, or scores on the initial model, show if fresh draws come from another generator.
+too.
 """
 
 from typing import Any
@@ -49,19 +47,16 @@ def ranks(
 
     Every run draws its K canaries anew, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. One function scores all of them on the released model, without knowing which were
-    inserted. You must not select canaries or fresh draws after they were drawn.
+    inserted. Do not select among them afterwards.
 
     Args:
-      scores: (R, K) scores of the canaries of R runs, of any kind; higher means in. Or the ranks of each
-        canary among itself and the fresh draws, from 1, the highest score, to M + 1, with ties broken at
-        random. NaN for a failed run, in `fresh` too.
+      scores: (R, K) scores of the canaries of R runs; higher means in. Or ranks from 1, the highest score, to
+        M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
       fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
-        Left-out canaries test the distribution of ranks.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
       seed: seed of the random order of ties. Draw it once, before you see the scores.
-      in_order: True if rows are in start order. The bound is then the largest after any number of runs, and
-        is valid wherever they stop.
+      in_order: True if rows are in start order. The bound is then valid wherever runs stop.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -106,7 +101,7 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the ranks of the library's own runs among fresh draws, as evidence without checks.
+    """Returns the ranks of the library's own runs as evidence, without checks.
 
     Args:
       below: (R, K), how many fresh draws score below each canary, after ties were broken.
@@ -134,7 +129,6 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
 def _require_one_law(initial: Any, seed: int) -> None:
     """Raises InputError if canaries and fresh draws differ in distribution on the initial model.
 
-    The initial model depends on neither, so a difference shows that they come from different generators.
     `initial` is the pair (scores (R, K), fresh scores (R, M)).
     """
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
@@ -151,8 +145,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
 
     A left-out canary has the rank r or a better one with probability r / (M + 1). We use the cosine that
-    a random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding, the
-    cosine of a left-out canary exceeds a threshold at most as often as that of a random direction.
+    a random direction exceeds with the same probability. We lower it by a billionth, so rounding does not
+    lift it above a threshold.
 
     Args:
       ranks: Ranks of any shape, from 1, the highest score, to M + 1.
@@ -161,9 +155,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     from audit.laws import cosine_law  # loads SciPy
 
     tails = np.asarray(ranks, np.float64) / (draws + 1)
-    tails = np.minimum(
-        tails, _MAX_TAIL
-    )  # the lowest rank has tail 1, and thus the lowest cosine, -1
+    tails = np.minimum(tails, _MAX_TAIL)  # the lowest rank has tail 1
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - _BELOW * np.abs(cosines)
 
@@ -172,9 +164,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
 
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to r / (M +
-    1), with a fixed seed. `gaussians.measure_normality` tests the deviates. All ranks of a run use the same
-    fresh draws. With k left-out canaries in each run, the variance of a mean is about 1 + k / M times that of
-    independent ranks, so the tests divide the number of ranks by this factor.
+    1), with a fixed seed. With k left-out canaries in each run,
+    the variance of a mean is about 1 + k / M times that of independent ranks, so
+    `gaussians.measure_normality` gets the number of ranks divided by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -228,7 +220,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     Args:
       scores: (R, K) scores of canaries; higher means in.
       fresh: (R, M) scores of fresh draws on the same models.
-      seed: seed of the random order of ties. The order in a run depends only on the seed and the run's row.
+      seed: seed of the order of ties, which depends only on the seed and the run's row.
 
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.
@@ -242,7 +234,6 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
         ordered = np.sort(drawn)
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
-        # The number of tied fresh draws that count as higher is uniform from 0 to all.
         rng = np.random.default_rng([seed, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

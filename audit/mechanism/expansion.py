@@ -10,9 +10,9 @@ eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations. They would converge slowly on J'J itself, whose
-eigenvalues are close to 1. Products with H' are vector-Jacobian products of the clipped sum. Products with H
-transpose these, because layers with a custom backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations, which would converge slowly on J'J. Products with H' are
+vector-Jacobian products of the clipped sum. Products with H transpose these, because layers with a custom
+backward pass do not support forward differentiation.
 
 A derivative at a point does not see jumps nearby. `worst_on_lines` searches for jumps with secants.
 """
@@ -40,10 +40,9 @@ TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start hides a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each product is a separate call, which costs more than a small product.
+# each is a separate call, which costs more.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
-# parameters.
+# If these iterations do not suffice, we compute the Jacobian of up to `_MAX_WHOLE_AFTERWARDS` parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
@@ -80,8 +79,7 @@ class Line(NamedTuple):
       length: The length of each secant.
       reach: The number of secants on either side of the model.
       derivative: The largest stretch by the derivative of this step, over the measured models.
-      most: The largest stretch by the derivatives of all measured steps, over the measured models.
-        Derivatives at other places count only up to 1 + MAX_MARGIN * (most - 1).
+      most: The same, over all measured steps.
     """
 
     length: float
@@ -109,10 +107,7 @@ _PullBack = Callable[[Array], tuple[Array]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepMap:
-    """A step without canaries and noise, phi(theta) = theta - eta d(theta).
-
-    Steps with equal clipping strategies share compiled programs.
-    """
+    """A step without canaries and noise, phi(theta) = theta - eta d(theta)."""
 
     clipped_sum: ClippedSum = field(metadata={"static": True})
     learning_rate: float
@@ -135,7 +130,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,). The work that all products share is done once, here."""
+    """Returns w -> (H'w,)."""
     pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
@@ -178,8 +173,7 @@ def _on_lines(
     """Measures stretches along lines through theta; returns one row for each line.
 
     Args:
-      measure_along: (step, theta, batch, unit direction (p,), positions) -> the stretches along a single
-        line; `_walk` or `_measure_slopes`.
+      measure_along: `_walk` or `_measure_slopes`.
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       directions: (n, p) of any length. A direction of length 0 gets a row of 0.
       positions: (m,) on each line, as distances from theta.
@@ -191,7 +185,7 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # `map` measures several lines at once, except in large models, for which that program compiles slowly.
+    # In large models, a program that measures several lines at once compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
@@ -234,7 +228,7 @@ def _measure_slopes(
 def _measure_stretch(displacement: Array, change: Array) -> Array:
     """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 if u is 0.
 
-    To avoid cancellation, we compute gain / (sqrt(1 + gain) + 1) with gain = |u + change|^2 / |u|^2 - 1.
+    With gain = |u + change|^2 / |u|^2 - 1, gain / (sqrt(1 + gain) + 1) avoids cancellation.
     """
     squared = displacement @ displacement
     is_apart = squared > 0
@@ -255,16 +249,16 @@ def largest_expansion(
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
     For more than MAX_WHOLE parameters, Lanczos iterations find a value that is below c by at most TOLERANCE
-    |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If the iterations do not get
-    this close, c comes from the whole Jacobian. For more than 2,000 parameters, it is then an upper bound.
+    |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close,
+    c comes from the whole Jacobian or, for more than 2,000 parameters, is an upper bound.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       start: (p,) a guess of the most stretched direction, such as that of the step before, to save
-        iterations. A wrong guess does no harm, because half of the starting vector is random.
-      seed: The seed of the random half, such as the numbers of the step and the run.
+        iterations. A wrong guess does no harm.
+      seed: The seed of the random half of the starting vector.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -273,7 +267,7 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns the product in float64; JAX computes it in float32."""
+        """Returns the product, computed in float32."""
         single = jnp.asarray(np.float32(v))
         return np.asarray(_multiply(step, pull_back, single), np.float64)
 
@@ -323,8 +317,7 @@ def _find_largest_eigenvalue(
     start's squared length along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1. A
     normal number is smaller than q = 0.0038 in magnitude with probability at most 0.3%. So w is at least (q /
     |start|)^2 with probability 99.7%, and lambda is not an eigenvalue if the sum exceeds (|start| / q)^2.
-    Above the largest eigenvalue found, the sum increases with lambda, so this excludes all larger numbers
-    too.
+    Above the largest eigenvalue found, the sum increases with lambda.
 
     Args:
       multiply: Returns the product of the matrix and a vector (p,).
@@ -352,7 +345,6 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # Look for the end less often when there are many iterations, because this takes longer then.
         if k % (1 + k // 16) == 0 or length == 0 or k == most:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -395,8 +387,7 @@ def worst_on_lines(
     """Returns, of the secants on lines through theta, the one that exceeds most what derivatives explain.
 
     Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
-    that is shorter than a secant. The search does not see jumps off the lines. It computes derivatives along
-    the secants only if some secant stretches more than `line.derivative` explains.
+    that is shorter than a secant. The search does not see jumps off the lines.
 
     Args:
       step: The step.
@@ -428,10 +419,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants).
-
-    A secant has _SLOPES_PER_SECANT + 1 evenly spaced places.
-    """
+    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants)."""
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
@@ -442,10 +430,6 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns by how much the stretch of secants exceeds what derivatives explain; 0 or less if they do.
-
-    If derivatives stretch by 1 + x, they explain stretches of secants up to 1 + (1 + _RELATIVE) x +
-    _ABSOLUTE.
-    """
+    """Returns by how much the stretch of secants exceeds what derivatives explain; 0 or less if they do."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -1,7 +1,6 @@
 """The exact null: a lower bound on epsilon from runs whose canaries are uniform random directions.
 
-audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold. This module adds
-two bets.
+audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the mean of f
 over the cosines of a run is at most 1 + sum_t b_t m(t) on average. Here m(t) = e^epsilon a(t) + delta bounds
@@ -10,12 +9,11 @@ the mean of h_i(t), the fraction of the cosines of run i that exceed t. So after
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
 
 and both are nonnegative supermartingales that start at 1 if epsilon is true. Our ramps are the likelihood
-ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. They grow fastest if canaries shift cosines
-by nu. Thresholds and nu are on the scale of Student's T.
+ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. Thresholds and nu are on the scale of
+Student's T.
 
-*The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds, as
-in Markov's inequality. If the order of the runs is unknown, we only do this for a single run. With a single
-run, a mixture over thresholds costs the logarithm of their number. If no cosine depends on the directions of
+*The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds. If
+the order of the runs is unknown, we only do this for a single run. If no cosine depends on the directions of
 other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
 P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So the
 fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
@@ -72,8 +70,8 @@ _MAX_LOG = 700.0  # exp of more overflows
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that the cosine of a left-out canary exceeds each level, of any shape.
 
-    The rank among M fresh draws (`design.draws`) is uniform, so its tail probabilities are multiples of
-    1 / (M + 1). We round down to one of these, but to no less than 1 / (M + 1).
+    With M fresh draws (`design.draws`), we round tail probabilities down to multiples of 1 / (M + 1), but to
+    no less than 1 / (M + 1).
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -104,9 +102,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
     Only inserted canaries count. If the rows are in start order, the bound is valid after each run (`path`).
-    Otherwise only the capital after all runs counts. The reported threshold has most of the capital at the
-    end; for a single run, it is the threshold that half of the canaries chose. If left-out canaries refute
-    the null distribution, epsilon is 0 and `holds` is False.
+    The reported threshold has most of the capital at the end, or is the one that half of a single run's
+    canaries chose. If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
 
     Raises:
       InputError: No canary was inserted.
@@ -143,8 +140,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the null distribution,
-    mu and epsilon are 0 and `holds` is False. The reported threshold has most of the capital against this mu.
+    For other trade-off curves this epsilon is not a bound. mu and epsilon are 0 if `holds` is False.
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
@@ -174,7 +170,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` that describe a threshold, given as a cosine, and count its errors.
 
-    For ranks, the shown threshold is the largest rank that counts as above it.
+    For ranks, the shown threshold is a rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
@@ -228,7 +224,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns a summary of the inserted canaries' scores for simulations, on the scale of Student's t.
 
-    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run has the score -10.
+    A failed run has the score -10.
     """
     runs = []
     for cosines in _select_present(design):
@@ -324,10 +320,9 @@ class FirstBet(NamedTuple):
 
     Attributes:
       on_ramps: The fraction of the capital on ramps; the rest is on thresholds.
-      staked: The fraction of each component's capital that is staked entirely on the special bet.
+      staked: The fraction of each component's capital that is staked on the special bet.
       win: Maps epsilon to what a stake of 1 becomes; on average at most 1 if epsilon is true.
-      threshold: The cosine that half of the run's canaries chose as the bet's threshold; None if they did not
-        choose one.
+      threshold: The cosine that half of the run's canaries chose as a threshold; None if they chose none.
     """
 
     on_ramps: float
@@ -339,8 +334,8 @@ class FirstBet(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
-    It has T * C components for each of T thresholds and each of C bets (grouped by threshold), then V
-    components for ramps. The capital starts at 1, and refutes an epsilon if it is large.
+    It has T * C components for T thresholds and C bets (grouped by threshold), then V components for ramps.
+    The capital starts at 1, and refutes an epsilon if it is large.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -352,7 +347,6 @@ class Capital:
         self._delta = delta
         self._log_rates = compute_log_rates(design, levels)
         self._fractions = np.stack([_compute_fractions(run, levels) for run in runs])  # (R, T)
-        # Runs with few canaries have few distinct rows of fractions. We compute each distinct row once.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
@@ -364,10 +358,8 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log of the factors (n, T * C + V) by which n runs multiply the components' capital.
 
-        With the fractions h(t) (n, T) of a run's cosines above t and m(t) = e^epsilon a(t) + delta, they are
-
-            1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
-            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
+        The module's docstring has both kinds of factors. Ramps use min(m(t), 1) for m(t). `fractions` are
+        h(t), (n, T).
         """
         exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
         largest_means = np.exp(exponents) + self._delta
@@ -385,8 +377,8 @@ class Capital:
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        Component j starts with s_j. A fraction w of it is staked on the special bet on run 0, which turns a
-        stake of 1 into win(epsilon). With the factors f_j(i) of `log_factors`, the capital is
+        Component j starts with s_j. A fraction w of it is staked on the special bet on run 0. With the
+        factors f_j(i) of `log_factors`, the capital is
 
             s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
@@ -413,7 +405,7 @@ class Capital:
 
         if not is_refuted(steps):
             return steps
-        # The capital on thresholds falls with epsilon, so bisection works. The whole capital may not fall.
+        # Bisection needs capital that falls with epsilon, as that on thresholds does.
         leap = 1
         while is_refuted(steps + leap, _NUM_BETS):
             leap *= 2
@@ -425,10 +417,7 @@ class Capital:
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound on epsilon after each run, (R,), if a log capital of `target` refutes an epsilon.
-
-        The bound is one step of the grid below the smallest epsilon that is not refuted.
-        """
+        """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
         first_unrefuted = 0  # the smallest multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
@@ -452,9 +441,8 @@ def _compute_fractions(cosines: Array, levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the initial split of the capital and the special bet on the first of the runs.
 
-    The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`Capital.log_factors`). It is
-    skipped if there are several runs in an unknown order. In a plain design with at least 40 inserted
-    canaries, most of the bet is on a threshold that half of them choose for the others (module's docstring).
+    Several runs in an unknown order get no bet. In a plain design with at least 40 inserted canaries, most of
+    the bet is on a threshold that half of them choose for the others (module's docstring).
 
     Args:
       runs: The cosines of inserted canaries (K,) of each run with any.
@@ -465,7 +453,6 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     fractions = _compute_fractions(cosines, levels)
-    # Ramps gain from single large cosines, which suits few canaries.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
@@ -498,10 +485,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draws a pilot of `size` values from (n,), and returns the indices (pilot, rest).
-
-    The draw is random because files may be sorted. Its seed depends only on the ranks of the values.
-    """
+    """Draws a pilot of `size` of the values (n,), seeded by their ranks; returns indices (pilot, rest)."""
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
@@ -510,10 +494,9 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the cosine that, as a threshold for other canaries, should prove the largest epsilon.
 
-    The other canaries' cosines are predicted by a normal distribution fitted to the pilot. The threshold has
-    the largest log(h / a): h is the expected fraction of cosines above it minus two standard deviations, and
-    a is the rate of left-out canaries. Candidates are multiples of 0.1 / sqrt(d) up to 10 / sqrt(d), then 400
-    cosines up to 1 in geometric steps.
+    A normal distribution fitted to the pilot predicts the other cosines. The threshold has the largest
+    log(h / a): h is the expected fraction of cosines above it minus two standard deviations, and a is the
+    rate of left-out canaries.
 
     Args:
       pilot: (n,) cosines of the pilot.

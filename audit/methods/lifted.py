@@ -8,21 +8,20 @@
 
 `audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
 we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
-runs draws them. So a bound does not depend on the order of runs or of the canaries in a run, and an
-increasing map of all scores does not change it.
+runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map
+of all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives K bits x_1..x_K, one error or not for
-each canary, and only their sum S matters. Let m_l = C(S, l) / C(K, l), the fraction of l-tuples that are all
-ones, and mu_l = E m_l, the probability that l random bits are all 1. The mean of m_l over n runs estimates
-mu_l. Two random l-subsets have i canaries in common with probability h_l(i), so
+each canary, with the sum S. Let m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random bits
+are all 1. The mean of m_l over n runs estimates mu_l. Two random l-subsets have i canaries in common with
+probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1: upper limits of the higher moments and
-the unknown moment itself bound each variance. There are L such limits, and each gets an L-th of the error.
-The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3). Ours follows from
-the identity (Errata L1 in experiments/lidp/README.md).
+bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1. Each of the L limits gets an L-th of
+the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3; Errata
+L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -76,8 +75,7 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (error counts, delta, error probability) to (epsilon, mu), where mu is None if epsilon does
-        not follow from a mu.
+      prove: Maps (error counts, delta, error probability) to (epsilon, mu); mu may be None.
       canaries: The smallest number of canaries per run that the method accepts.
     """
 
@@ -87,9 +85,8 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        A user's coins may be unfair. Then we raise the error rates of the counted runs (`Coins.widen`), which
-        uses a part of the error. The pilot's rates stay the same, because the coins of the counted runs must
-        not affect the pilot's choice.
+        If a user's coins may be unfair, we raise the error rates of the counted runs (`Coins.widen`), but not
+        of the pilot, whose choice must not depend on the counted runs' coins.
         """
         family = exact.GAUSSIAN if self.assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, 1 - confidence)
@@ -97,8 +94,7 @@ class CanaryMethod(Method):
         widened, error = design.widen(errors, 1 - confidence)
         assumes = self.assumes
         if assumes == NOTHING:
-            # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do
-            # not show this.
+            # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries.
             if not errors.paired and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif widened is not errors:
@@ -121,8 +117,7 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    We guess that a canary was inserted if its score is above the threshold. The threshold should give the
-    largest bound on the parameter of `family` with this error.
+    The threshold should give the largest bound on the parameter of `family` with this error.
     """
     pilot, rest = design.split()
     threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
@@ -137,8 +132,7 @@ def lifted(counted: Counted, delta: float, error: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
-    For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
-    the trade-off curve of the average error rates is Gaussian.
+    The epsilon is a lower bound only if the trade-off curve of the average error rates is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
     return conversions.epsilon_from_mu(mu, delta), mu
@@ -149,8 +143,8 @@ def _prove_lidp(
 ) -> Proven:
     """Returns the epsilon of the trade-off curve through both rates' upper limits (Pillutla et al., 2023).
 
-    It is at least 0, and has no mu (None). Each limit has half of the bound's error, and uses the moments of
-    a run's errors up to `order`, a power of two. `interval` is `wilson` or `bernstein`.
+    It is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up to
+    `order`, a power of two. `interval` is `wilson` or `bernstein`.
     """
     errors = counted.rest
     _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error / 2, interval)
@@ -163,8 +157,7 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the means x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 -
-    error.
+    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 - error.
 
     Args:
       mean: The average of the values.
@@ -174,7 +167,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = float(-special.ndtri(error))
     low, high = _solve(mean, z * z / n, variance)
-    # The variance of a value in [0, 1] is at most 1/4, which bounds how far a limit is from the mean.
+    # The variance of a value in [0, 1] is at most 1/4.
     largest_width = z / (2 * np.sqrt(n))
     return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
 
@@ -220,8 +213,7 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    We compute limits of the moments from the highest down. Above order / 2, a moment's variance is bounded as
-    for a bit. Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -241,10 +233,7 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order, from the sums (n,) of runs' K bits.
-
-    The estimate of mu_l is the mean over runs of C(S, l) / C(K, l).
-    """
+    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order, from the sums (n,) of runs' K bits."""
     # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
@@ -256,8 +245,8 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
-    In Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, identical sets (i = j) give the linear term. The others
-    give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j) in `limits`.
+    In Var(m_j), identical sets (i = j) give the linear term. The others give the constant, with the upper
+    limits of mu_(j + 1), ..., mu_(2 j) in `limits`.
     """
     common = np.arange(j + 1)
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -317,15 +306,14 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    Each of three estimates of the error rates (`thresholds.Candidates`) predicts a parameter at each score.
-    The usual choice is the best score by normal distributions or, if these predict 0, the score with the
-    smallest sum of both rates. Another score replaces it if its raised counts predict more than the plain
-    counts do at the usual score. We raise the counts because the largest of many predictions may be large by
-    chance.
+    Three estimates of the error rates (`thresholds.Candidates`) predict a parameter at each score. The usual
+    choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
+    of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
+    usual score.
 
     Args:
       pilot: The runs that choose.
-      sizes: The errors of the other runs at any threshold; only the numbers of runs and guesses count.
+      sizes: The errors of the other runs; only the numbers of runs and guesses count.
       family: The trade-off functions, with the parameter.
       error: The error probability of each rate's limit.
     """
@@ -340,8 +328,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
         A mean over a world's guesses has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2
-        variance)) bounds the probability that it is off by x. Rare runs may fail in every guess: the runs do
-        not show a fraction log(1 / error) / runs of them with a probability of about `error`.
+        variance)) bounds the probability that it is off by x. The runs do not show a fraction log(1 / error)
+        / runs of them with a probability of about `error`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

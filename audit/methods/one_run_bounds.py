@@ -5,15 +5,13 @@
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
 *Guesses.* An independent fair coin decides whether each of m canaries is inserted. From the release an
-adversary guesses exactly r of the coins, and v guesses are right. Only the coins must be independent, not the
-canaries or their scores. Our guess is the sign of a score minus the median. The distance from the median is
-the certainty of the guess, and we guess the r most certain coins.
+adversary guesses exactly r of the coins, and v guesses are right. Only the coins must be independent. Our
+guess is the sign of a score minus the median, and we guess the r coins whose scores are farthest from it.
 
-A pilot, some of the canaries, chooses r from its coins and its scores. Its coins are independent of the other
-coins, and the scores are a part of the release. At delta = 0 the first bound is valid for any r chosen from
-the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second bound. With
-a chosen r, the term with delta could reach its largest value over all r instead of that of the chosen r
-(Errata O11 has the derivation and measurements).
+A pilot, some of the canaries, chooses r from its coins and its scores. At delta = 0 the first bound is valid
+for any r chosen from the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is
+the second bound. With a chosen r, the term with delta could reach its largest value over all r (Errata O11
+has the derivation and measurements).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
@@ -93,7 +91,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted.
 
-    Its record counts the cosines above the threshold, and has neither a rate nor a path over several runs.
+    Its record has neither a rate nor a path over several runs.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives
@@ -113,8 +111,7 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
     """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a single run, from at most 20,000 coins.
 
     Raises:
-      InputError: There are fewer than 40 canaries. At least 20 choose the number of guesses, and we guess the
-        coins of the others.
+      InputError: There are fewer than 40 canaries.
     """
     return [compute(coins, delta, confidence) for compute in OF_COINS.values()]
 
@@ -122,13 +119,12 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    `design` has a single run. A pilot of its canaries chooses how many coins of the others we guess. For
-    delta > 0 the bound is proven for a fixed number of guesses (Errata O11).
+    `design` has a single run. For delta > 0 the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. We round the
-    # number of wrong guesses up to be conservative.
+    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. We round up the
+    # number of wrong guesses to be conservative.
     numbers = ordered.guess_counts
     wrong = np.ceil(numbers * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, numbers, error)
@@ -141,8 +137,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    The guesses are those of `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
-    Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
+    The bound is proven for a fixed number of guesses (Errata O11). Its epsilon is valid if the trade-off
+    curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -150,8 +146,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     numbers = ordered.guess_counts
     expected_right = np.floor(numbers * ordered.expected_right)  # conservative
     least = np.zeros(len(numbers))
-    # The largest mu that each number of guesses refutes, if as many are right as expected. A coarse search is
-    # enough to compare them.
+    # The largest mu that each number of guesses refutes, if as many are right as expected.
     predicted, _ = bisect(
         lambda mus: gaussian_refutes(coins, numbers, expected_right, mus, error),
         least,
@@ -209,17 +204,14 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    We guess that a canary was inserted if its score is above the median. The distance from the median is the
-    certainty of the guess. The pilot is a fifth of the coins, but at least 20. A normal distribution fitted
-    to it predicts the fraction of right guesses.
+    A normal distribution fitted to the pilot predicts the fraction of right guesses.
     """
     scores = design.scores[0]
     few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
     require(len(scores) >= LEAST_COINS, few)
     distances = scores - np.median(scores)
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
-    # Only the sign depends on the coins. The pilot and the order of the other coins depend on the size, so
-    # they cannot favour right guesses.
+    # The pilot and the order do not depend on the coins.
     certainty = np.abs(signed)
     pilot_size = max(round(_PILOT_FRACTION * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
@@ -231,8 +223,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
     centre = float(signed[pilot].mean())
     spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # scores may all be equal
-    # If we guess a coin when its certainty exceeds a level, the guess is right if `signed` is positive. We
-    # use the levels at which the fraction of guessed coins is nearest to _GUESSED.
+    # We guess coins whose certainty exceeds the level at which their fraction is nearest to _GUESSED.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     rightly = special.ndtr((centre - levels) / spread)
     wrongly = special.ndtr((-centre - levels) / spread)
@@ -261,7 +252,7 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
 
-    The arguments are those of `epsilon_from_guesses`. mu does not depend on delta.
+    The arguments are those of `epsilon_from_guesses`.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
@@ -275,8 +266,7 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of at least `right` right guesses.
 
-    The guarantee is (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2; see the
-    module's docstring.
+    The guarantee is (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
 
     Args:
       canaries: m, the number of coins.
@@ -301,9 +291,7 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
-    The recursion of the module's docstring (Mahloujifar, Melis and Chaudhuri, 2024) starts from q_v = S_v =
-    error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If a
-    probability then exceeds 1, the hypothesis is refuted.
+    The recursion of the module's docstring starts from q_v = S_v = error, and takes j down to 0.
 
     Args:
       canaries: m, the number of coins.
@@ -318,7 +306,7 @@ def gaussian_refutes(
     most_right = int(v.max(initial=0))  # `initial` is for empty arrays
     for j in range(most_right - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # It exceeds 1 only if the hypothesis is refuted already. The minimum avoids NaN.
+        # A probability above 1 is refuted already.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
         # If j >= v, r - j may be 0, but the result is not used.
@@ -326,7 +314,7 @@ def gaussian_refutes(
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
         least_q = np.maximum(q, required_q)
         started = j < v  # entries with a smaller v start later
-        # Any value above 1 refutes. Larger values are clipped to 2 because they might overflow.
+        # Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
     return np.asarray((v > 0) & (q > 1))  # without a right guess q is still the error

@@ -1,7 +1,6 @@
 """Trains the runs of an audit chunk by chunk, and scores their canaries.
 
-An audit has R runs with K canaries each. Every canary is either inserted or left out. All randomness comes
-from keys that are derived from the seed by name:
+An audit has R runs with K canaries each. All randomness comes from keys that the seed and a name determine:
 
     theta     the initial model that runs share; if they do not, run i uses fold_in(key, i)
     batches   the mini-batches, the same in all runs
@@ -51,7 +50,7 @@ from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 class Game(NamedTuple):
     """The distinguishing game: how models are trained, and how an adversary inserts and scores canaries.
 
-    Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
+    Games with equal functions share compiled programs.
 
     Attributes:
       mechanism: the functions that train.
@@ -83,7 +82,7 @@ class Game(NamedTuple):
         """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
 
         Adversaries with `all_in` insert all canaries. Otherwise, a single canary is inserted in runs with an
-        odd index, and each of several canaries is inserted with probability 1/2, independently.
+        odd index, and each of several canaries by its own fair coin.
         """
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
@@ -106,7 +105,6 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns scores (n, K) of runs first, first + 1, ... as a record for the store.
 
-        The record also has the presence of canaries, and the constants of the scores' known distribution.
         Raises InputError if a score is not finite, which means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
@@ -168,10 +166,7 @@ def root(seed: int, name: str) -> Array:
 
 
 def chunk_size(game: Game, runs: int) -> int:
-    """Returns how many of `runs` runs to train at once.
-
-    Chunks fit into this machine's memory or cache, and have about equal sizes.
-    """
+    """Returns how many of `runs` runs to train at once, in chunks of about equal sizes."""
     batch_size = game.schedule.batches.shape[1]
     data_types = tuple(map(jax.typeof, game.data))
     memory = _estimate_memory(game.mechanism, game.init, data_types, batch_size)
@@ -182,10 +177,7 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Returns the estimated bytes of memory that a step of one run takes.
-
-    `data` has the shapes and types of the training data.
-    """
+    """Returns the estimated bytes of memory that a step of one run takes, for data of these types."""
     theta_0 = init(jax.random.key(0))  # for its shape
     return mechanism.memory(theta_0, data, batch_size)
 
@@ -206,7 +198,7 @@ def play(
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
       checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint, with
-        bit-identical scores. Its checkpoints are removed once the caller asks for the next chunk.
+        bit-identical scores.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -248,8 +240,7 @@ class Player:
         # Mechanisms that spread a step can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # Each device gets the same number of runs. Shorter chunks are padded with further runs, because
-        # another width would need other programs.
+        # Each device gets the same number of runs. Shorter chunks are padded, to use the same programs.
         rows = placement.mesh.shape["runs"]
         self._width = -(-chunk // rows) * rows
 
@@ -265,8 +256,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # We compile here, and not at the first call, because compilation does not count as training time.
-        # Programs depend only on shapes, so any runs will do. Only the last segment may have another length.
+        # Compilation does not count as training time. Only the last segment may have another length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
@@ -340,10 +330,9 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, and two initial models (p,).
+    """Returns the adversary's state before training, the theta_0 (p,) that it assumes, and that of the runs.
 
-    The first model is the theta_0 that the adversary assumes, the second is that of the runs. Raises
-    InputError if the adversary's functions break its contract.
+    Raises InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -353,7 +342,7 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     leaves, structure = jax.tree.flatten(state)
     types = tuple(map(jax.typeof, leaves))
-    # `init` may contain the data, so it differs between games that are otherwise equal.
+    # `init` may contain the data, so it differs between equal games.
     _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
     return state, assumed, theta_0
 
@@ -364,7 +353,7 @@ def _check_shapes(
 ) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`.
 
-    `structure` and `types` are those of its state. The cache avoids tracing the functions of equal games.
+    `structure` and `types` are those of its state.
     """
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
@@ -380,8 +369,7 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk: they begin its runs, train a segment, and score the models (R, K).
 
-    Each is a function of a single run, below, mapped over the runs. `init` maps a run's key to its theta_0
-    (p,); it is None if all runs share theta_0.
+    `init` maps a run's key to its theta_0 (p,); it is None if all runs share theta_0.
     """
     observer = adversary.observer
 
@@ -414,7 +402,7 @@ def _map_programs(
         """Returns the scores (K,) of a run's model."""
         return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
-    # 0 marks arguments with a leading axis of runs. The states' memory is reused for the states afterwards.
+    # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
@@ -445,7 +433,7 @@ class Trained(NamedTuple):
     model_steps: int = 0
 
     def after(self, earlier: "Trained | None") -> "Trained":
-        """Returns this result with the cost of an earlier call on the same store added."""
+        """Returns this result with the cost of an earlier call added."""
         if earlier is None:
             return self
         return self._replace(
@@ -467,16 +455,15 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    One process at a time trains in a store; others wait. If memory runs out, training continues with chunks
-    of half the size, and a line on stderr reports this.
+    One process at a time trains in a store. If memory runs out, chunks are halved.
 
     Args:
       game: the game to train.
       store: the store of scores and checkpoints.
       runs: the total number of runs.
-      chunk: the number of runs of a chunk; None for as many as fit into this machine's memory or cache.
+      chunk: the number of runs of a chunk; None for `chunk_size`.
       checkpoint_seconds: the minimum time between two checkpoints.
-      progress: called with the number of runs trained since the last call, which may be a fraction.
+      progress: called with the number, or fraction, of runs trained since the last call.
       watch: called with a chunk after each segment.
 
     Raises:
@@ -491,7 +478,7 @@ def train(
     trained_runs = 0
 
     def advance(finished_runs: int, steps: int) -> None:
-        """Adds a finished segment to the cost, and reports it as a fractional number of runs."""
+        """Adds a finished segment to the cost, and reports it."""
         nonlocal begin, end, model_steps
         end = time.perf_counter()
         model_steps += finished_runs * steps

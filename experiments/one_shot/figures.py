@@ -1,8 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. Everything else is computed from stored cosines. A function that reads results returns a
-record for each row of a table, and the drawing functions take these records. An estimate from all iterates
-fits normal distributions to maxima over rounds, although maxima are not normal (Errata O13).
+Table 1 is simulated. Everything else is computed from stored cosines. An estimate from all iterates fits
+normal distributions to maxima over rounds, although maxima are not normal (Errata O13).
 """
 
 import dataclasses
@@ -119,10 +118,10 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    The number of canaries is sqrt(dimension). A record has the `exact` epsilon at DELTA. For each method of
+    A record has the `exact` epsilon at DELTA. For each method of
     `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
     (`<method>_deviation`), and both as text (`<method>_shown`). If the paper has this cell, the record also
-    has the paper's values as text (`paper`) and a `star` if our equal-variance estimate disagrees with them.
+    has the paper's values (`paper`) and a `star` if our equal-variance estimate disagrees with them.
     """
     records = []
     for dimension in plan.dimensions:
@@ -151,8 +150,7 @@ def simulate(plan: Simulations) -> list[Record]:
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     """Returns the canaries' cosines (simulations, sigmas, canaries) with their noisy sum.
 
-    A simulation draws sqrt(dimension) uniform unit vectors and uses them for every sigma. Its randomness
-    depends only on the dimension and the simulation's index.
+    A simulation draws sqrt(dimension) uniform unit vectors and uses them for every sigma.
     """
     canaries = int(np.sqrt(dimension))
     cosines = []
@@ -166,11 +164,10 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a record for each stored training run of a plan.
+    """Yields a record for each training run of a plan with stored scores of all iterates and the final model.
 
-    It skips settings unless the scores of all iterates and those of the final model are stored. A record has
-    the `plan`, the `noise` multiplier, the number of `repetitions`, the `analytical` epsilon of one
-    repetition, the `accounted` epsilon of all repetitions, the model's `accuracy` with canaries and its
+    A record has the `plan`, the `noise` multiplier, the number of `repetitions`, the `analytical` epsilon of
+    one repetition, the `accounted` epsilon of all, the model's `accuracy` with canaries and its
     `plain_accuracy` without (None if not stored), and the fields of `_observe`.
     """
     for setting in plan.audit_settings():
@@ -201,8 +198,7 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
     standard error (`all_error`), its distribution without leakage (`all_floor`), the paper's lower value,
     which is not a bound (`all_in_sample`), and the `all_cosines`.
 
-    Without insertion a cosine with the final model is that of a uniform direction. The distribution of a
-    maximum over iterates is unknown, so it is fitted to the canaries that are not inserted.
+    The distribution of a maximum over iterates is unknown, so it is fitted to canaries that are not inserted.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
@@ -250,11 +246,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, plan: SplitPlan, delta: float
 ) -> list[Array]:
-    """Returns the fitted estimate of epsilon of each experiment.
-
-    An experiment pools the canaries of `runs` consecutive training runs. The null distribution is that of
-    `_observe`.
-    """
+    """Returns the fitted estimate of each experiment, which pools `runs` consecutive training runs."""
     dimension = plan.training.dimension
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -295,10 +287,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run."""
     panels = {}
     for name, words in _OBSERVED.items():
         for run in runs:
@@ -308,10 +297,7 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1: densities of cosines with the final model, one panel per kind of clients and noise.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws Figure 1: densities of cosines with the final model, one panel per kind of clients and noise."""
     panels = {}
     for group in _group_by_noise(runs):
         heading = f"{group[0]['plan'].label}\n{_describe(group[0])}"
@@ -320,11 +306,7 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier.
-
-    A panel has estimated and accounted epsilons by the number of repetitions. `runs` are records of
-    `read_runs`.
-    """
+    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier."""
     groups = _group_by_noise(runs)
     panels = {}
     for name, words in reversed(_OBSERVED.items()):
@@ -336,10 +318,7 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4: the quantiles of estimates over experiments, with a panel for each record.
-
-    `splits` are records of `read_splits`.
-    """
+    """Draws Figure 4: the quantiles of estimates over experiments, with a panel for each record."""
     panels = {}
     for split in splits:
         heading = f"{_OBSERVED[split['observe']]}\n{_describe(split)}"
@@ -357,7 +336,7 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
     """Draws a histogram of the inserted canaries' cosines in front of the null.
 
-    The null is a histogram of the other canaries' cosines, or the exact density if there are none.
+    The null is the other canaries' histogram or, without any, the exact density.
     """
     scale = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * scale}
@@ -409,9 +388,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    `runs` are records of `read_runs` that differ in their numbers of repetitions, which label the bars.
-    `observed` is a key of _OBSERVED. Panels of all iterates also show the accounted epsilons if these are
-    finite; those of the final model are too low for the same axis.
+    `runs` are records of `read_runs` that differ in their numbers of repetitions. `observed` is a key of
+    _OBSERVED.
     """
     places = range(len(runs))
     axis.bar(
@@ -455,9 +433,6 @@ def _describe(record: Record) -> str:
 
 def agrees(record: Record, simulations: int) -> bool:
     """Returns True if our equal-variance estimate agrees with the paper's Table 1.
-
-    The means may differ by three standard errors of their difference plus the rounding of the printed mean.
-    The standard deviations may differ by 30%.
 
     Args:
       record: A record of `simulate`.
@@ -509,8 +484,8 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     Args:
       title: The table's title.
       runs: At least one record of `read_runs`.
-      shows_accuracy: True for Tables 2 and 5, which end with accuracies and the paper's rows. False for
-        Figures 2 and 3, whose tables end with the numbers of repetitions.
+      shows_accuracy: True for Tables 2 and 5, with accuracies and the paper's rows. False for Figures 2 and
+        3, with the numbers of repetitions.
     """
     first = runs[0]
     plan = first["plan"]
@@ -541,7 +516,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         shown = star + _show_estimate(run["all"], run["all_error"])
         final = _show_estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
-    # The numbers of canaries hardly differ between runs, so the table shows those of the first.
+    # The numbers of canaries hardly differ between runs.
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -619,7 +594,7 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# The functions that draw a sweep's figure and make its table, each from a title and records.
+# Each pair is (draw the figure, make the table).
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {
