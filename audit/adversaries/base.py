@@ -252,10 +252,12 @@ class AdversaryFields:
 
     Attributes:
       name: its key in `audit.settings.adversaries.ADVERSARIES`.
-      canary: a description of its canary, for --help.
+      canary: a description of its canary for --help, such as "a gradient along a random coordinate".
       description: a sentence or two for a report.
       biased: True if it inserts a gradient along a single coordinate. The distribution of its scores is then
         known if genuine gradients do not move that coordinate.
+      reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
+        needs a single canary.
       version: the version of its stored scores. A higher version makes audits train again.
     """
 
@@ -263,6 +265,7 @@ class AdversaryFields:
     canary: ClassVar[str] = ""
     description: ClassVar[str]
     biased: ClassVar[bool] = False
+    reads_theta: ClassVar[bool] = False
     version: ClassVar[int] = 1
 
     def make(self, knowledge: Knowledge) -> Adversary:

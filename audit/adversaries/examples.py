@@ -42,6 +42,7 @@ class Loss(AdversaryFields):
     """L, the loss baseline (hidden-state paper, Section 5.1)."""
 
     name = "loss"
+    reads_theta = True
     canary = "an example with a wrong label"
     description = (
         "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
@@ -87,6 +88,7 @@ class Poisoned(AdversaryFields):
     """
 
     name = "poisoned"
+    reads_theta = True
     canary = "examples along directions of small variance"
     description = (
         "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
@@ -154,6 +156,7 @@ class ClipBkd(AdversaryFields):
     """
 
     name = "clip_bkd"
+    reads_theta = True
     canary = "an example along the direction of smallest variance"
     description = (
         "ClipBKD: inserts the gradient of an example along the direction of the smallest variance in the "

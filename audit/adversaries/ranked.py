@@ -43,6 +43,7 @@ class RandomExamples(AdversaryFields):
     """Random examples that every run draws for itself, ranked among fresh examples of the same generator."""
 
     name = "examples"
+    reads_theta = True
     canary = "random examples that every run draws anew"
     description = (
         "Random examples: every run draws new examples with random features and labels, and inserts "

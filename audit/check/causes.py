@@ -79,8 +79,9 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             "examples change each other's gradients",
             "Two parts of a batch together do not move the step by the sum of their separate movements: it "
             f"differs by {m.interaction.norm:.3g} eta C / B.",
-            "look for what mixes examples: batch norm, division by the actual size, a clipping norm or "
-            "weights taken from the batch, microbatches clipped as one, a loss over pairs",
+            "look for what mixes examples: the batch's gradient clipped as one (such as by clip_grad_norm_), "
+            "batch norm, division by the actual size, a clipping norm or weights taken from the batch, "
+            "microbatches clipped as one, a loss over pairs",
         )
     size = _find_size(m)
     if size:
@@ -435,12 +436,12 @@ def _explain_deviation(m: Measured) -> Iterator[CheckFinding]:
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has another size than stated: clipping was not seen")
     multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
+    harmless = " More noise than stated loses no privacy." if np.min(deviations) > 1 else ""
     yield CheckFinding(
         "noise",
         f"noise of {deviation:.3g} times the stated deviation",
         f"It is {np.min(deviations):.3g} to {np.max(deviations):.3g} times eta sigma C / B in "
-        f"{m.name_layers(layers)}. It fits: {'; or '.join(fits) or 'no known mistake'}. More noise than "
-        "stated loses no privacy.",
+        f"{m.name_layers(layers)}. It fits: {'; or '.join(fits) or 'no known mistake'}.{harmless}",
         "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
         f"state the noise multiplier that all layers have, about {multiplier:.3g}",
     )

@@ -38,8 +38,6 @@ _MAX_ENUMERATED = 1000  # orders of batches, or strata of simulated orders
 _ROUNDING = 1e-6  # in units of the shift by an insertion
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
-# Adversaries whose canaries are examples: the canaries' gradients depend on the model.
-_READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
 class Steps(NamedTuple):
@@ -286,7 +284,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # the number of random steps of each canary
         return "each canary comes at random steps"
-    if setting.canaries > 1 and adversary.name in _READS_THETA:
+    if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
     # The user is responsible for the constants of custom models.
     if mechanism.precision != "float32" and not own_model:

@@ -28,7 +28,7 @@ FIT = {"poisoned": {"first_direction": 4, "end_direction": 8}}  # to small data
 CASES = [(name, 1) for name in ADVERSARIES if name != "one_shot"]
 CASES += [(name, 4) for name in ADVERSARIES if name != "clip_bkd"]
 CASES += [(f"gc_s {variant}", 1) for variant in biased.GC_S_VARIANTS if variant.startswith("noisy")]
-EXAMPLES = ("loss", "poisoned", "clip_bkd", "examples")  # which insert gradients at the model
+EXAMPLES = [name for name in ADVERSARIES if ADVERSARIES[name].reads_theta]
 DRAWN = {name for name in ADVERSARIES if name != "clip_bkd"} - {"gc_s"}
 
 
