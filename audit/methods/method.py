@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """The words and looks of a method; subclasses add the functions that compute it.
+    """The texts and the look of a method in reports; subclasses add the functions that compute it.
 
     Attributes:
       name: The method's name in tables and JSON.

@@ -161,8 +161,7 @@ class Task(NamedTuple):
         a part per example).
       over_parameterised: True if measurements show that real gradients do not move a crafted coordinate. The
         distribution of its score then has a formula (Errata H16).
-      canaries: the number of canaries per run for `auto`: so many hardly disturb each other (README, "Many
-        canaries a run").
+      canaries: the number of canaries per run for `auto`, with which canaries hardly disturb each other.
       directions: the number of fresh directions per run for `auto`: a power of 2, at most an eighth of the
         number of parameters, such that drawing them does not take longer than training.
       convex: the bounds that make its steps Lipschitz, if its loss is convex in a scalar.
