@@ -28,7 +28,7 @@ print("%d.%d" % v) if v >= (3, 11) else sys.exit(1)' 2>/dev/null
 find_python() { # sets python and version
   for python in ${PYTHON:+"$PYTHON"} python3.13 python3.12 python3.11 python3 python; do
     if version=$(version_of "$python"); then return; fi
-    [[ -z ${PYTHON:-} ]] || die "PYTHON=$PYTHON is no Python >= 3.11 with venv; name another"
+    [[ -z ${PYTHON:-} ]] || die "PYTHON=$PYTHON is not Python 3.11 or later with venv: name another"
   done
   die 'found no Python >= 3.11 with venv; install one (Debian: python3-venv), or name one in PYTHON'
 }
