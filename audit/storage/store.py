@@ -265,13 +265,11 @@ def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     return gaps
 
 
-def cut(ranges: Iterable[Range], size: int) -> list[Range]:
-    """Cuts ranges of runs into chunks of at most `size` runs, in order."""
-    chunks = []
+def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
+    """Yields ranges of runs in order, cut into chunks of at most `size` runs."""
     for start, stop in ranges:
         for first in range(start, stop, size):
-            chunks.append((first, min(first + size, stop)))
-    return chunks
+            yield first, min(first + size, stop)
 
 
 def count_runs(ranges: Iterable[Range]) -> int:

@@ -64,10 +64,10 @@ class Recipe(NamedTuple):
     """The sources and form of a data set.
 
     Attributes:
-      name: the data set's name in TFDS, and the stem of the cache file. checksum: the checksum of the
-      published canonical arrays (see `checksum_of`), or None if unknown. make_canonical: raw arrays ->
-      canonical arrays, the same for all sources; raises InputError if the arrays
-        are not those of such a data set.
+      name: the data set's name in TFDS, and the stem of the cache file.
+      checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
+      make_canonical: raw arrays -> canonical arrays, the same for all sources; raises InputError if these
+        arrays are not those of such a data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
