@@ -188,8 +188,8 @@ def _make_inserter(
         craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
-        one_run = jnp.float32(1)  # every step inserts
-        return base.sum_canaries(canaries, step, theta, norm, one_run, clipped_sum)
+        mask = jnp.float32(1)  # every step inserts
+        return base.sum_canaries(canaries, step, theta, norm, mask, clipped_sum)
 
     return insert
 

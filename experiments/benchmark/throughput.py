@@ -538,9 +538,8 @@ def _serve(name: str, problem: Problem, connection: Connection) -> None:
     `measure_distance`) and the `device`. A request is a number of seconds; the answer is the rate of training
     for that time (see `measure_rate`).
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C stops the command, which ends this process
+    # Ctrl-C stops the command, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):
         prepare_jax()
