@@ -81,7 +81,7 @@ CHECKED = at(
     batch=(FEATURES[:8], np.zeros(8)),
     **STATED,
 )
-ACCOUNTED = at(audit.check_accounting, epsilon=1.0, delta=1e-5, noise_multiplier=1.0, steps=10)
+ACCOUNTED = at(audit.check_accounting, epsilon=30.0, delta=1e-5, noise_multiplier=1.0, steps=10)
 # A function with sound arguments, its numbers with values out of their ranges, and its other arguments.
 DOORS = {
     "bounds": (at(audit.bounds, IN[:20], OUT[:20]), LEVELS, ("claim",)),
