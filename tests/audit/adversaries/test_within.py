@@ -14,6 +14,7 @@ from audit.report import bounds_table
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from audit.training import build, game
+from tests.cases import mostly_slow
 
 KERNEL = "Dense_1/kernel"
 
@@ -28,12 +29,14 @@ def play(dataset, runs, model="wide_fcnn", **given):
 
 @pytest.mark.parametrize(
     ("optimizer", "within", "size"),
-    [
-        ("sgd", KERNEL, 2048),
-        ("adam", "auto", 2048),
-        ("adamw", "*kernel", 2592),
-        ("momentum", "*bias", 97),
-    ],
+    mostly_slow(
+        [
+            ("adamw", "*kernel", 2592),
+            ("sgd", KERNEL, 2048),
+            ("adam", "auto", 2048),
+            ("momentum", "*bias", 97),
+        ]
+    ),
 )
 def test_directions_that_were_not_inserted_follow_the_law_of_their_tensor(
     dataset, optimizer, within, size

@@ -29,6 +29,7 @@ def test_a_claim_is_held_against_accounting():
     assert "(tolerance 0.2%)" in explain(passed)
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
     report = audit.check_accounting(0.95 * account(**TRAINING), DELTA, **TRAINING)
     assert report.findings[0].name == "a claim that is too low"
@@ -133,6 +134,7 @@ def test_a_report_says_where_it_comes_from(tmp_path):
     assert "Provenance" in text and provenance["date"] in text
 
 
+@pytest.mark.slow
 def test_a_mistake_with_noise_out_of_range_is_left_out():
     """The square of this noise multiplier is more than accounting takes."""
     report = audit.check_accounting(

@@ -140,6 +140,7 @@ def test_a_loader_is_named_and_claimed_for(claim, sampler):
     assert json.loads(claim(*words, "--json").stdout)["rows"][0]["sampler"] == name
 
 
+@pytest.mark.slow
 def test_a_stated_epsilon_without_sigma_is_judged_at_poissons_sigma(forked, tmp_path):
     words = ("--sampler=cyclic", "--batches=20", "--epochs=5")
     done = forked("claim", "--claim=8", *words, "--json", folder=tmp_path)

@@ -124,7 +124,7 @@ def require_level(epsilons):
 
 @pytest.mark.parametrize("audits", [FEW, MANY])
 @pytest.mark.parametrize(
-    "maker, kind", mostly_slow([(maker, kind) for kind in PASTED for maker in MAKERS], quick=6)
+    "maker, kind", mostly_slow([(maker, kind) for kind in PASTED for maker in MAKERS], quick=2)
 )
 def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits):
     make, rows = MAKERS[maker]
@@ -141,7 +141,7 @@ def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits)
 
 @pytest.mark.parametrize("audits", [FEW, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("share", mostly_slow([0.02, 0.2]))
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", mostly_slow(MAKERS))
 def test_collapsed_runs_are_accepted_keep_the_level_and_lose_little(maker, share, audits):
     make, rows = MAKERS[maker]
     honest, lost = [], []

@@ -14,9 +14,10 @@ from audit.settings.make import setting_of
 from audit.settings.setting import validate
 from audit.storage.store import Scores
 from audit.training import build, game
+from tests.cases import mostly_slow
 
 T = 24
-STRATEGIES = ("independent", "lambda:0.9", "sqrt", "bsr:5", "bisr:5", "dense")
+STRATEGIES = ("bisr:5", "bsr:5", "independent", "lambda:0.9", "sqrt", "dense")
 
 
 def make(text, steps=T):
@@ -44,7 +45,7 @@ def train(text, cuts=(T,)):
     return np.array(models)
 
 
-@pytest.mark.parametrize("text", STRATEGIES)
+@pytest.mark.parametrize("text", mostly_slow(STRATEGIES, quick=2))
 def test_noise_is_the_strategys(text):
     models = train(text, tuple(range(1, T + 1)))
     added = -np.diff(models, axis=0, prepend=0)
@@ -53,12 +54,12 @@ def test_noise_is_the_strategys(text):
     np.testing.assert_allclose(added, make(text).solve(raw), atol=2e-5)
 
 
-@pytest.mark.parametrize("text", STRATEGIES)
+@pytest.mark.parametrize("text", mostly_slow(STRATEGIES, quick=2))
 def test_noise_does_not_depend_on_segments(text):
     np.testing.assert_array_equal(train(text)[-1], train(text, (5, 6, 17, T))[-1])
 
 
-@pytest.mark.parametrize("strategy", ["bisr:4", "bsr:4"])
+@pytest.mark.parametrize("strategy", mostly_slow(["bisr:4", "bsr:4"]))
 def test_runs_are_equal_to_the_bit_in_any_chunks(dataset, strategy):
     setting = setting_of("fcnn", adversary="gc_r", steps=20, batch_size=50, noise=strategy)
     table = build.build(setting, dataset)

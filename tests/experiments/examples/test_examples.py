@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import mostly_slow
 from tests.forks import python
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
@@ -70,12 +71,15 @@ def test_the_notebook_runs_and_stores_no_output(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("correct", "planted", "failing"),
-    [
-        ("", "", None),
-        ("gradients / np.maximum(1, norms / CLIPPING_NORM)", "gradients", "the_step_clips"),
-        ("rng(seed).normal", "rng(0).normal", "the_step_clips"),
-        ("EPSILON, DELTA = 0.86", "EPSILON, DELTA = 0.7", "the_stated_epsilon"),
-    ],
+    mostly_slow(
+        [
+            ("", "", None),
+            ("gradients / np.maximum(1, norms / CLIPPING_NORM)", "gradients", "the_step_clips"),
+            ("rng(seed).normal", "rng(0).normal", "the_step_clips"),
+            ("EPSILON, DELTA = 0.86", "EPSILON, DELTA = 0.7", "the_stated_epsilon"),
+        ],
+        quick=2,
+    ),
     ids=["correct", "no clipping", "the same noise", "a claim too low"],
 )
 def test_the_tested_project_passes_and_fails_with_a_planted_bug(
