@@ -45,8 +45,7 @@ def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(tmp_path):
     assert len(table) == len(grid.results) == 4
     assert list(table.columns[:2]) == list(vary)
     assert (table["periodicity"] == table["k"]).all()
-    one = audit_small(tmp_path, k=2, clipping_norm=2.0)
-    assert one.epsilon == table["epsilon"].iloc[-1] and one.folder == grid.results[-1].folder
+    assert grid.results[-1].epsilon == table["epsilon"].iloc[-1]
     figure = grid.figure(tmp_path / "grid.pdf", width=6.75)
     assert figure.get_size_inches()[0] == 6.75
     assert (tmp_path / "grid.pdf").read_bytes().startswith(b"%PDF")
@@ -60,10 +59,9 @@ def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(tmp_path):
 def test_audits_that_differ_in_traced_settings_share_their_program(tmp_path):
     audit_small(tmp_path / "one")
     once = len(traced)
-    audit_small(tmp_path / "two", vary={"seed": [1, 2], "noise_multiplier": [0.5, 0.7]})
+    audit_small(tmp_path / "two", vary={"seed": [1], "noise_multiplier": [0.7]})
     # Each audit traces the adversary's fingerprint; only the first one traces the program.
-    traced_each = (len(traced) - once) / 4
-    assert traced_each < once
+    assert len(traced) - once < once
 
 
 def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_file):
