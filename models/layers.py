@@ -98,14 +98,46 @@ class Convolution(nn.Module):
         return self.features, height - self.window + 1, width - self.window + 1
 
 
+@jax.custom_vjp
 def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    Its gradient is faster than that of flax.linen.max_pool, which is a scatter in XLA. Equal pixels share the
-    gradient.
+    The gradient goes to one pixel of each square: of equal pixels to the left, then to the upper one. We
+    place it by comparing pixels. This is faster than JAX's derivative of the maximum, and than the one of
+    flax.linen.max_pool, which is a scatter in XLA.
     """
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
-    return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
+    maxima = jnp.maximum(rows[..., 0::2], rows[..., 1::2])
+    # The barrier makes XLA store the maxima. It would otherwise compute them again for each use.
+    stored: Array = jax.lax.optimization_barrier(maxima)
+    return stored
+
+
+def _max_pool_forward(x: Array) -> tuple[Array, Array]:
+    """Returns the maxima, and the pixels for the backward pass."""
+    return max_pool(x), x
+
+
+def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
+    """Returns the gradient at the pixels x (..., C, H, W), from the one at the maxima."""
+    upper = x[..., 0::2, :]
+    lower = x[..., 1::2, :]
+    rows = jnp.maximum(upper, lower)
+    at_rows = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
+    return (_interleave(upper >= lower, at_rows, axis=-2),)
+
+
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _interleave(is_first: Array, value: Array, axis: int) -> Array:
+    """Doubles an axis (-1 or -2): each value becomes (value, 0) where `is_first`, else (0, value)."""
+    first = jnp.where(is_first, value, 0)
+    second = jnp.where(is_first, 0, value)
+    pairs = jnp.stack([first, second], axis)  # the new axis follows the doubled one
+    shape = list(value.shape)
+    shape[axis] *= 2
+    return pairs.reshape(shape)
 
 
 def average_pool(x: Array) -> Array:
