@@ -115,8 +115,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_configure():
-    """Mains define flags of the same names; tests import several into one process: the last one counts."""
+def pytest_configure(config):
+    """Mains define flags of the same names; tests import several into one process: the last one counts.
+
+    Without slow tests most of the time is compiling, so XLA optimizes little.
+    """
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     define = flags.FlagValues.__setitem__
 
     def redefine(values, name, flag):
