@@ -27,13 +27,12 @@ Array = NDArray[np.float64]
 # Deviations are standard deviations of the score, unless noted.
 _GRID_REACH = 9.0  # the grid's range on either side of the mean, in deviations
 _TILT_DISTANCE = 2.0  # the distance between the means of neighboring tilts, in deviations
-_PERIOD = (
-    24.0  # the trapezoidal rule makes a tilted density periodic; this is the period in deviations
-)
+# The trapezoidal rule makes a tilted density periodic, with this period in deviations.
+_PERIOD = 24.0
 _CUTOFF = 36.0  # the integral ends where |M(s + it) / M(s)| is below exp(-_CUTOFF)
 _MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # the number of rounds to simulate at once; each needs a number per client
+_BLOCK = 1024  # the number of rounds to simulate at once; bounds the memory
 
 
 class LogDensity(NamedTuple):
@@ -44,16 +43,16 @@ class LogDensity(NamedTuple):
 
 
 class _TiltedCohort(NamedTuple):
-    """A round's cohort under a tilt s.
+    """A round's cohort under a tilt s, which makes cohorts with a large sum of dot products more likely.
 
-    Clients join independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
+    Client i joins independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
 
     Attributes:
       dots: (M,) the clients' dot products a_i.
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       log_odds: The log odds of joining are `log_odds` + s a_i.
-      joins: (M,) the probabilities of joining; they sum to `size`.
+      joins: (M,) the clients' probabilities of joining; they sum to `size`.
     """
 
     dots: Array
@@ -71,6 +70,8 @@ def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
     """Draws the scores (rounds,) of rounds without the canary.
+
+    A score is the sum of the cohort's dot products with a direction, plus noise.
 
     Args:
       rng: The random generator.
@@ -93,11 +94,14 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
+    The grid extends from 9 standard deviations of the score below its mean to 9 above it, and further by
+    `reach`. Each point uses the tilt whose mean is nearest (see the module).
+
     Args:
-      dots, cohort: See `simulate_scores`.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
-      reach: (at most 0, at least 0) how much further the grid extends than 9 standard deviations below and
-        above the mean.
+      reach: What to add to the lower end, at most 0, and to the upper end, at least 0.
     """
     clients = len(dots)
     # The variance of the sum over a cohort that is drawn without replacement.
@@ -112,12 +116,12 @@ def compute_log_density(
     if cohort == clients:  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The noise moves the mean by sigma^2 per unit of tilt, so these tilts cover the whole grid.
+    # A unit of tilt moves the score's mean by at least sigma^2, so these tilts reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
 
     def compute_distance(tilt: float, target: float) -> float:
-        """Returns the distance of the tilted score's mean from a target."""
+        """Returns the mean of the tilted score minus a target."""
         return _tilt(dots, cohort, tilt).find_mean(sigma) - target
 
     cohorts = []
@@ -145,14 +149,17 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots, cohort: See `simulate_scores`. If the canary replaces a client, the cohort is at least 2.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round, drawn without replacement; at least 2 if the canary replaces
+        a client.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
-    # The canary moves the score's mean by `shift`. The score's density at x with the canary is the density of
-    # the other clients' score at x - canary, so the grid must include these points too.
+    # The canary moves the score's mean by `shift`, so the grid must include points that are so much higher or
+    # lower. If the canary replaces a client, the densities of cohorts of two sizes are compared at points
+    # that differ by `canary`, so both grids extend further.
     shift = canary - replaces * dots.mean()
     beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -161,22 +168,24 @@ def score_densities(
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # A cubic spline interpolates the log density. Outside of the grid the density is 0.
+    # With the canary, the density at x is that of the others' score at x - canary. A cubic spline
+    # interpolates its log, and returns NaN outside of the grid, where the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
-    interpolated = spline(without.points - canary)
-    log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
+    density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
-    density_in = np.exp(log_density_in)
     spacing = without.points[1] - without.points[0]
-    masses = spacing * np.sum([density_out, density_in], axis=1)
-    error = np.max(np.abs(masses - 1))
+    integrals = spacing * np.sum([density_out, density_in], axis=1)
+    error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
-    """Returns a cohort under a tilt, with log odds such that `cohort` clients join on average."""
+    """Returns a cohort under a tilt s, with log odds such that `cohort` clients join on average.
+
+    `dots` (M,) has the clients' dot products a_i. Client i joins with log odds `log_odds` + s a_i.
+    """
     untilted = special.logit(cohort / len(dots))
-    # Every |s a_i| is below `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
+    # Each |s a_i| is below `reach`: with `untilted - reach` too few join, with `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
 
     def compute_excess(log_odds: float) -> float:
@@ -192,18 +201,23 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
     r"""Returns the log density of the score at points (n,) from its moment generating function.
 
-    It integrates along the line through the tilt (see the module) by the trapezoidal rule, up to the time t
-    after which the integrand is below exp(-_CUTOFF). An integral is raised to at least _MIN_DENSITY times the
-    integral of the integrand's absolute value, because rounding dominates below it.
+    With the moment generating function M and the tilt s, the density at x is
+
+        p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
+
+    We integrate by the trapezoidal rule, up to the time t after which the integrand is below exp(-_CUTOFF).
+    We raise an integral to at least _MIN_DENSITY times the integral of the integrand's absolute value,
+    because rounding dominates below it.
     """
     dots, cohort, tilt, log_odds, joins = tilted
-    # The step of t determines the period. At the last t, exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
+    # The density that the rule returns has the period 2 pi / step. At the last t, the factor of the noise,
+    # exp(-(sigma t)^2 / 2), is below exp(-_CUTOFF).
     variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     count = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
-    # M(s + i t) / M(s) is the clients' ratio times the noise's. The noise has M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s) is the ratio of the clients times that of the noise, with M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     weights = _compute_ratios(tilted, times) * damping
     weights *= np.exp(1j * times * sigma**2 * tilt)
@@ -227,9 +241,9 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
     """Returns M(s + i t) / M(s) at times t (T,) for the sum over the cohort, without noise.
 
-    The result is multiplied by the probability that exactly as many independent clients join as the cohort
-    has. It is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with the
-    probability r of joining and the dot product a.
+    The result is multiplied by the probability that exactly `size` clients join if they join independently.
+    This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with each
+    client's probability r of joining and dot product a.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1
