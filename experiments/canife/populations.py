@@ -137,11 +137,12 @@ class Population(NamedTuple):
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Compiles the functions that train a setting's model and compute clients' updates."""
+    """Compiles the functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes, those of the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
+    # The choices of DP-FedAvg that are fixed at compilation, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
@@ -205,7 +206,7 @@ def _compile_updates(
 ) -> UpdatesOf:
     """Compiles the function that trains each client from theta and returns the clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
-    # A constant key: clients shuffle their examples in the same order at each call, unlike in training.
+    # A constant key, so clients shuffle their examples in the same order at each call, unlike in training.
     key = root(setting.seed, "guess")
 
     @jax.jit

@@ -89,7 +89,8 @@ def best_epsilon(
     has_both = (false_positives > 0) & (false_negatives > 0)
     has_none = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
-    epsilons = np.select([has_none, has_both], [np.inf, epsilons], -np.inf)
+    # Thresholds with errors of one kind are never the best.
+    epsilons = np.select([has_none, has_both], [np.inf, epsilons], default=-np.inf)
     criterion = epsilons
     if by_accuracy:
         criterion = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
@@ -100,7 +101,7 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    values = np.maximum([epsilons[best], lower, upper], 0.0)
+    values = np.maximum([epsilons[best], lower, upper], 0.0)  # 0 if no threshold is the best
     return RoundEstimate(*values.tolist())
 
 
@@ -219,11 +220,12 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
 
     L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
     """
-    # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
+    # The integrand is a sum of terms that are the density of N(0, sigma^2) times L^k, with k from 0 to the
+    # order. Each of them is proportional to the density of N(k, sigma^2).
     low = -_GRID_REACH * sigma
     high = order + _GRID_REACH * sigma
-    # The density varies on the scale of sigma, and L on that of sigma^2. The minimum of sigma / 200 saves
-    # memory.
+    # The density varies on the scale of sigma, and L on the scale of sigma^2. The minimum of sigma / 200
+    # saves memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)

@@ -141,9 +141,9 @@ def _make_sweep(
       base: The setting to change.
       seeds: The number of seeds, which are 0, 1, ...
       varied: The values of one or two fields, by name. The first field has a curve for each value. The second
-        field, or the round without one, is on the x axis.
+        field is on the x axis; if there is none, the round is.
     """
-    curve, x = (*varied, ROUND)[:2]
+    curve, x = (*varied, ROUND)[:2]  # names of fields; x is the round if only one field is varied
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
