@@ -89,12 +89,6 @@ def _draw_worlds(
     return Coins(scores[:, None], presence[:, None])
 
 
-def _draw_presence(
-    rng: Generator, setting: KnownMechanism, probability: float = 0.5
-) -> NDArray[np.bool_]:
-    """Draws independent presence bits (runs, canaries), which are True with the given probability."""
-    return rng.random((setting.runs, setting.canaries)) < probability
-
 
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
@@ -103,7 +97,7 @@ def _draw_coins(
 
     `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
     """
-    presence = _draw_presence(rng, setting, probability)
+    presence = rng.random((setting.runs, setting.canaries)) < probability
     # Each canary draws a score in both worlds; its coin selects one of them.
     scores_in = sample(rng, setting.mu, True, presence.size)
     scores_out = sample(rng, setting.mu, False, presence.size)
@@ -118,7 +112,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     is mu times the sum of the inserted canaries, plus noise. A score is the same combination of the release's
     coordinates along both vectors, (own + shared) / sqrt(2).
     """
-    presence = _draw_presence(rng, setting)  # (runs, canaries)
+    presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
     shared_noise = rng.standard_normal((len(presence), 1))
@@ -134,7 +128,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     This breaks bounds that assume independent coins.
     """
     n = setting.canaries
-    presence = _draw_presence(rng, setting)  # (1, n)
+    presence = laws.toss(rng, setting)  # (1, n)
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
     # With this probability each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.

@@ -1,16 +1,12 @@
-r"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm. Its distribution is a mixture of Gaussians over all cohorts. With the moment generating
-function M, the density at x is the inverse transform along the line through any real tilt s,
-
-    p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
-
-The tilted distribution has the density e^{s x} p(x) / M(s). Near its mean the integral has no cancellation.
-So each x uses the tilt whose mean is nearest, which gives a small relative error also in the tails. The
-trapezoidal rule converges faster than any power of the step. The error of the grid is the distance of the
-density's integral from 1. Between distant modes a density can be below rounding. There it is raised to 1e-15
-of the largest possible value, which can only decrease epsilon.
+the clipping norm. Its distribution is a mixture of Gaussians over all cohorts. We invert its moment
+generating function M along the line through a real tilt s (`_invert_transform`). The tilted distribution has
+the density e^{s x} p(x) / M(s), and near its mean the inverse transform has no cancellation. So each x uses
+the tilt with the nearest mean, which gives a small relative error also in the tails. Between distant modes a
+density can be below rounding. There we raise it to 1e-15 of the largest possible value, which can only
+decrease epsilon.
 """
 
 from typing import NamedTuple

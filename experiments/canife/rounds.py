@@ -1,11 +1,11 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
 The estimate is not a confidence bound, because its threshold is chosen on the same scores. With n scores per
-world it is at most log((1 - delta) n - 1), however much the round leaks (Errata C6, C7). An epsilon is
-converted to the noise multiplier of a Gaussian release, either by the published inversion of Renyi DP or
-exactly (Errata C5).
+world it is at most log((1 - delta) n - 1), however much the round leaks (Errata C6, C7). We convert an
+epsilon to the noise multiplier of a Gaussian release, either by Renyi DP, as published, or exactly (Errata
+C5).
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism. We compute its divergences by
+We compose rounds by Renyi DP of the Poisson-sampled Gaussian mechanism. We compute its divergences by
 quadrature, because dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
@@ -172,8 +172,8 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the paper.
 
-    It represents itself and the rounds before the next measured one, and the last represents the rounds up to
-    `total`. `measured` has the increasing numbers of the measured rounds, from 1.
+    It represents itself and the rounds before the next measured round or, for the last, up to round `total`.
+    `measured` has the increasing numbers of the measured rounds.
     """
     return np.diff([*measured, total + 1])
 
@@ -181,7 +181,8 @@ def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
 def backward(measured: Sequence[int]) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the public code (Errata C8).
 
-    It represents itself and the rounds since the last measured one. `measured` is that of `forward`.
+    It represents itself and the rounds since the last measured round. `measured` has the increasing numbers
+    of the measured rounds.
     """
     return np.diff([0, *measured])
 
