@@ -89,7 +89,6 @@ def _draw_worlds(
     return Coins(scores[:, None], presence[:, None])
 
 
-
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:

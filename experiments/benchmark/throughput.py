@@ -146,8 +146,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
     indices_by_path = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
     # Flax creates parameters in the order of calls, which is also PyTorch's order.
     created = model.module.init(jax.random.key(0), dataset.features[0])
-    # By number of axes, Flax's axes in PyTorch's order: biases have one, layers (in, out) two, and
-    # convolutions (height, width, in, out) four.
+    # Flax's axes in PyTorch's order: biases; (in, out); (height, width, in, out).
     axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
     order = []
     for path in flatten_dict(created["params"]):

@@ -1,12 +1,9 @@
 """The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm. Its distribution is a mixture of Gaussians over all cohorts. We invert its moment
-generating function M along the line through a real tilt s (`_invert_transform`). The tilted distribution has
-the density e^{s x} p(x) / M(s), and near its mean the inverse transform has no cancellation. So each x uses
-the tilt with the nearest mean, which gives a small relative error also in the tails. Between distant modes a
-density can be below rounding. There we raise it to 1e-15 of the largest possible value, which can only
-decrease epsilon.
+the clipping norm, a mixture of Gaussians over all cohorts. We invert its moment generating function M along
+the line through a real tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s) this has no
+cancellation. So each x uses the tilt with the nearest mean, which is accurate also in the tails.
 """
 
 from typing import NamedTuple
@@ -94,8 +91,7 @@ def compute_log_density(
     `reach`. Each point uses the tilt whose mean is nearest (see the module).
 
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
+      dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
       reach: What to add to the lower end, at most 0, and to the upper end, at least 0.
     """
@@ -146,8 +142,7 @@ def score_densities(
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement; at least 2 if the canary replaces
-        a client.
+      cohort: The number of clients in a round; at least 2 if the canary replaces a client.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
@@ -170,6 +165,7 @@ def score_densities(
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
     spacing = without.points[1] - without.points[0]
+    # The error of the grid is the distance of a density's integral from 1.
     integrals = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)

@@ -210,11 +210,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
 
     For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
     line adds the cost of the mock rounds to the accountant's epsilon, as if they were released (Errata C4).
-
-    Args:
-      setting: The setting of the training run.
-      frame: The result of `compose`.
-      backward: The same argument as that of `compose`.
+    `frame` comes from `compose` with the same `backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])

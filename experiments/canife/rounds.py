@@ -1,12 +1,8 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-The estimate is not a confidence bound, because its threshold is chosen on the same scores. With n scores per
-world it is at most log((1 - delta) n - 1), however much the round leaks (Errata C6, C7). We convert an
-epsilon to the noise multiplier of a Gaussian release, either by Renyi DP, as published, or exactly (Errata
-C5).
-
-We compose rounds by Renyi DP of the Poisson-sampled Gaussian mechanism. We compute its divergences by
-quadrature, because dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
+The estimate is not a confidence bound, because its threshold is chosen on the same scores. We compose rounds
+by Renyi DP of the Poisson-sampled Gaussian mechanism. Quadrature computes its divergences, because
+dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -71,7 +67,7 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of both worlds, and 0 if no threshold has errors of
-    both kinds (Errata C7).
+    both kinds. With n scores per world it is otherwise at most log((1 - delta) n - 1) (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -126,7 +122,7 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon."""
+    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon (Errata C5)."""
 
     def compute_excess(sigma: float) -> float:
         """Returns the epsilon for a noise multiplier minus the required epsilon."""

@@ -1,7 +1,7 @@
 """Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-A figure and its table show the same records. n is the number of runs per world, K the number of canaries in
-a run, and d the dimension. To show a bound from fewer than all stored runs, we draw random parts of them.
+n is the number of runs per world, K the number of canaries in a run, and d the dimension. A bound from fewer
+than all stored runs uses random parts of them.
 """
 
 import math
@@ -392,7 +392,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
 def draw_bounds(title: str, records: Records) -> Figure:
     """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K.
 
-    The title is the records' heading. `title` has no effect; all functions of _DRAWINGS get it.
+    `title` has no effect, because the heading of the records is the title.
     """
     figure = draw_panels_of(
         records,

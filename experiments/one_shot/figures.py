@@ -1,8 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. Everything else is computed from stored cosines. For the observer of all iterates, a
-canary's cosine is its largest over all rounds. The paper's estimate fits normal distributions to these
-maxima, although they are not normal (Errata O13).
+Table 1 is simulated. The others show stored cosines. For the observer of all iterates, a canary's cosine is
+the largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
 import dataclasses
@@ -199,7 +198,7 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
         cosine with the final model.
       scores: The stored cosines, and which canaries were inserted.
       plan: The plan of the run.
-      levels: The delta of epsilon and the confidence of the lower value.
+      levels: The delta of epsilon, and the confidence of the lower value.
 
     Returns:
       Fields whose names begin with the observer. For "final" they are
