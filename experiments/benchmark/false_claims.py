@@ -62,13 +62,13 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs with which half of the audits refute the claim.
 
-        The record has the cell's fields, with `max_runs` as it was used, and
+        The record has the cell's fields, with the `max_runs` that the design allows, and
 
-            runs                 the number of runs found, or None if `max_runs` are too few
-            false_refutations    the number of audits with so many runs that refute a true claim
+            runs                 the smallest number of runs, or None if `max_runs` are too few
+            false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
-        min_runs = 1
+        min_runs = 1  # other designs have a single run
         max_runs = 1
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
@@ -89,7 +89,7 @@ class ClaimCell(NamedTuple):
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
         """Returns the smallest number of runs with which half of the audits refute the claim, up to 10%.
 
-        It bisects on a logarithmic scale.
+        It bisects on a logarithmic scale. `NOISE` is the real noise over the claimed noise.
 
         Args:
           too_few: The smallest possible number of runs, which is returned if it is sufficient.

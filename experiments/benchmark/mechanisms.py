@@ -58,8 +58,8 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary; without it,
     both parts have mean 0.
     """
-    fair = partial(MixturePart, weight=0.5)
-    return [fair(centre=_WEAK_MU * inserted), fair(centre=strong * inserted)]
+    part = partial(MixturePart, weight=0.5)
+    return [part(centre=_WEAK_MU * inserted), part(centre=strong * inserted)]
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
@@ -214,8 +214,8 @@ _ONLY_ONE_CANARY = (
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, by design.
 
-    Gaussian scores of mu 0 and 1, tied canaries and directions have all sizes of the design. The other
-    mechanisms have only its default size, the first.
+    Gaussian scores of mu 0 and 1, tied canaries and directions have all sizes of audits that a design has.
+    The other mechanisms have only the default size, the first.
     """
     for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
         all_sizes = _SIZES[design]

@@ -28,9 +28,10 @@ _NOTES = (
 
 
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
-    """Returns True if an exact binomial test finds more wrong audits than LEVEL allows.
+    """Returns True if an exact binomial test finds that more audits are wrong than the 5% that LEVEL allows.
 
-    `tests` is the number of such tests in the table, for a Bonferroni correction to 1% in total.
+    `tests` is the number of such tests in the table. A Bonferroni correction limits the probability of any
+    false finding among them to 1%.
     """
     error = _TEST_LEVEL / tests  # on each side of the interval
     limits = intervals.clopper_pearson(wrong, audits, confidence=1 - 2 * error)
@@ -45,7 +46,8 @@ def is_held_to_level(cell: Record) -> bool:
 def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
     """Returns an estimator's row of the table, without the column of refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`), and `tests` is that of `exceeds_level`.
+    `cells` are the estimator's records (`AuditedCell.measure`), which list the assumptions that a mechanism
+    violates as `broken`. `tests` is the number of tests in the whole table (`exceeds_level`).
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -78,7 +80,7 @@ def _find_worst_fraction(cells: Sequence[Record]) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if true claims are refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`, and `tests` is that of `exceeds_level`.
+    `claim` is a record of `ClaimCell.measure`, and `tests` is the number of such tests (`exceeds_level`).
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"

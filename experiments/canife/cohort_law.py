@@ -201,33 +201,42 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     We raise an integral to at least _MIN_DENSITY times the integral of the integrand's absolute value,
     because rounding dominates below it.
     """
-    dots, cohort, tilt, log_odds, joins = tilted
+    tilt = tilted.tilt
     # The density that the rule returns has the period 2 pi / step. At the last t, the factor of the noise,
     # exp(-(sigma t)^2 / 2), is below exp(-_CUTOFF).
-    variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
+    variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
-    count = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step)) + 1
-    times: Array = np.linspace(0.0, step * (count - 1), count)
+    num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
+    times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
 
-    # M(s + i t) / M(s) is the ratio of the clients times that of the noise, with M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s) is the ratio of the clients times the ratio of the noise, which has M(z) =
+    # exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
-    weights = _compute_ratios(tilted, times) * damping
-    weights *= np.exp(1j * times * sigma**2 * tilt)
-    # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
-    weights[0] /= 2
+    ratios = _compute_ratios(tilted, times) * damping
+    ratios *= np.exp(1j * times * sigma**2 * tilt)
+    # The integrand at -t is the conjugate of the one at t. So we add the real parts for t >= 0, where t = 0
+    # counts half.
+    ratios[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
-    integral = np.real(rotations @ weights) * step / np.pi
-    largest = np.sum(np.abs(weights)) * step / np.pi
+    integral = np.real(rotations @ ratios) * step / np.pi
+    largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
-
-    # log M(s): the log mean of e^(s times the sum) over all equally likely cohorts. It leaves out the
-    # probability that exactly `cohort` clients join, because `_compute_ratios` includes it.
-    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
-    others = len(dots) - cohort
-    log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)
-    log_mass = log_product - cohort * log_odds - log_cohorts
     log_noise = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + log_mass + log_noise)
+    return np.asarray(log_integral - tilt * points + _compute_log_moment(tilted) + log_noise)
+
+
+def _compute_log_moment(tilted: _TiltedCohort) -> float:
+    """Returns log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over cohorts.
+
+    All cohorts of this size are equally likely. The result leaves out the probability that exactly `size`
+    clients join if they join independently, because `_compute_ratios` includes it.
+    """
+    clients = len(tilted.dots)
+    size = tilted.size
+    log_product = np.sum(np.logaddexp(0.0, tilted.log_odds + tilted.tilt * tilted.dots))
+    # The log number of cohorts: the binomial coefficient of clients and size.
+    log_cohorts = -special.betaln(size + 1, clients - size + 1) - np.log(clients + 1)
+    return float(log_product - size * tilted.log_odds - log_cohorts)
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:

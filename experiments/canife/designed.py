@@ -123,7 +123,7 @@ def make_designer(
         """
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent, as the body of a scan.
+            """Takes a step of gradient descent on `compute_penalty`, as the body of a scan.
 
             Args:
               carry: The sample and the optimizer's state.

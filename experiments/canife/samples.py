@@ -75,10 +75,13 @@ class ImageSamples(NamedTuple):
         return self._from_pixels(pixels, int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss on a sample. The key has no effect, because images are not drawn."""
-        features = sample.content.reshape(-1)  # what the model's `inputs` makes from bytes
-        if self.model.inputs is identity:  # the model takes bytes
-            # They are not rounded to bytes, which would remove the gradient.
+        """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
+
+        The key has no effect, because images are not drawn.
+        """
+        features = sample.content.reshape(-1)  # this model takes normalized pixels as a vector
+        if self.model.inputs is identity:
+            # This model takes bytes. We do not round them, because rounding has no gradient.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design does not change a fixed label.

@@ -602,7 +602,11 @@ def _show_estimate(run: Record, observer: str) -> str:
     star = ""
     if observer == "all" and epsilon - error > run["accounted"]:
         star = "*"
-    decimals = 2 - int(np.searchsorted([10, 1000], epsilon, side="right"))
+    decimals = 2
+    if epsilon >= 10:
+        decimals = 1
+    if epsilon >= 1000:
+        decimals = 0
     return star + _show_pair(epsilon, error, decimals)
 
 
