@@ -233,7 +233,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 def make_jax_privacy(problem: Problem, models: int) -> Training:
     """Returns jax_privacy's training run of several models at once on each device.
 
-    It maps jax_privacy's `clipped_grad` and its Gaussian noise over models with the same mini-batches.
+    All models use the same mini-batches, with different noise.
     """
     import jax
     import jax.numpy as jnp
@@ -264,7 +264,10 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan."""
+            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan.
+
+            `carry` has the parameters and the noise's state.
+            """
             theta, noise_state = carry
             # Without `separate`, JAX fails to take per-example gradients of convolutions when models on
             # several devices share their features.
@@ -454,7 +457,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: Any, labels: Any) -> None:
-        """Takes a step of all models, each with its own noise."""
+        """Takes a step of all models on a mini-batch, each with its own noise."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)

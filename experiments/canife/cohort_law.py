@@ -111,20 +111,19 @@ def compute_log_density(
     # A unit of tilt moves the score's mean by at least sigma^2, so these tilts reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-
-    def compute_distance(tilt: float, target: float) -> float:
-        """Returns the mean of the tilted score minus a target."""
-        return _tilt(dots, cohort, tilt).find_mean(sigma) - target
-
     cohorts = []
     for target in np.linspace(low, high, num_tilts):
-        # The mean increases with the tilt, so there is a single root.
+        # The mean of the tilted score increases with the tilt, so it reaches a target with a single tilt.
         tilt = scipy.optimize.brentq(
-            compute_distance, -max_tilt, max_tilt, args=(target,), xtol=1e-6
+            lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
+            -max_tilt,
+            max_tilt,
+            args=(target,),
+            xtol=1e-6,
         )
         cohorts.append(_tilt(dots, cohort, tilt))
     means = np.array([tilted.find_mean(sigma) for tilted in cohorts])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
+    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the index of each point's tilt
     log_density = np.empty(len(points))
     for i, tilted in enumerate(cohorts):
         log_density[nearest == i] = _invert_transform(tilted, sigma, points[nearest == i])
@@ -179,13 +178,11 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     untilted = special.logit(cohort / len(dots))
     # Each |s a_i| is below `reach`: with `untilted - reach` too few join, with `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
-
-    def compute_excess(log_odds: float) -> float:
-        """Returns the expected number of clients that join, minus `cohort`."""
-        joins = special.expit(log_odds + tilt * dots)
-        return float(np.sum(joins) - cohort)
-
-    log_odds = scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach)
+    log_odds = scipy.optimize.brentq(
+        lambda log_odds: np.sum(special.expit(log_odds + tilt * dots)) - cohort,
+        untilted - reach,
+        untilted + reach,
+    )
     joins = special.expit(log_odds + tilt * dots)
     return _TiltedCohort(dots, cohort, tilt, log_odds, joins)
 

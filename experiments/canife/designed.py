@@ -107,7 +107,10 @@ def make_designer(
     """
 
     def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty of a sample for a random minibatch of the updates (n, p)."""
+        """Returns the penalty of a sample for a random minibatch of the updates (n, p).
+
+        `loss`, `penalty` and `minibatch` are those of `make_designer`.
+        """
         draw_key, loss_key = jax.random.split(key)
         gradient = jax.grad(loss)(theta, sample, loss_key)
         if minibatch < len(updates):
@@ -124,6 +127,8 @@ def make_designer(
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
             """Takes a step of gradient descent on `compute_penalty`, as the body of a scan.
+
+            theta, the updates and the optimizer are the same in all steps.
 
             Args:
               carry: The sample and the optimizer's state.

@@ -105,7 +105,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
-    moments = {
+    moments = {  # the mean and the standard deviation of pixels
         images.CIFAR10.name: (images.CIFAR10_MEAN, images.CIFAR10_STD),
         images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
     }
@@ -155,7 +155,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Returns the state after the rounds of a schedule, without canaries."""
+        """Returns the state after the setting's mechanism has trained the rounds of a schedule."""
         hyper = base.Hyperparameters(
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
@@ -214,7 +214,7 @@ def _compile_updates(
         """Returns the clipped updates of members; see `UpdatesOf`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update (p,), the sum of updates over a cohort of one."""
+            """Returns a client's clipped update (p,), which is the sum of updates over a cohort of one."""
             cohort = member[None]
             return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 

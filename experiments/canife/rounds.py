@@ -123,12 +123,13 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 
 def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon (Errata C5)."""
-
-    def compute_excess(sigma: float) -> float:
-        """Returns the epsilon for a noise multiplier minus the required epsilon."""
-        return renyi_epsilon(float(sigma), delta) - epsilon
-
-    return float(scipy.optimize.brentq(compute_excess, _MIN_SIGMA, _MAX_SIGMA, rtol=1e-13))
+    noise_multiplier = scipy.optimize.brentq(
+        lambda sigma: renyi_epsilon(float(sigma), delta) - epsilon,
+        _MIN_SIGMA,
+        _MAX_SIGMA,
+        rtol=1e-13,
+    )
+    return float(noise_multiplier)
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.runtime.machine import Progress
-from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife import measured
 from experiments.canife.attacked import STARTS, Attacked, identity
@@ -159,9 +158,6 @@ def _make_sweep(
 def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
 
-    def is_done(held: Holdings, data: DataSets) -> bool:
-        return len(measured.read(held, setting, numbers)) == len(numbers)
-
     # These import JAX when they are called, so that listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
         from experiments.canife import training
@@ -179,10 +175,9 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         name=name,
         identity=json.dumps(identity(setting)),
         runs=len(numbers),
-        seconds=len(numbers)
-        * setting.design_steps
-        * _STEP_SECONDS,  # the design takes most of a round's time
-        is_done=is_done,
+        # The design takes most of a round's time.
+        seconds=len(numbers) * setting.design_steps * _STEP_SECONDS,
+        is_done=lambda held, data: len(measured.read(held, setting, numbers)) == len(numbers),
         open=open_cell,
         do=do,
         request=setting,

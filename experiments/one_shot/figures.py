@@ -139,7 +139,6 @@ def simulate(plan: Simulations) -> list[Record]:
                 record[f"{method}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
             if (sigma, dimension) in TABLE_1.index:
                 record["paper"] = _show_pair(*TABLE_1.loc[sigma, dimension])
-
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
