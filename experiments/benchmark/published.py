@@ -138,9 +138,9 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run's coins over fractions of coins to guess.
+    """Returns the largest lower bound on epsilon from a single run, over several fractions of coins to guess.
 
-    `bound` is (coins, guesses, right guesses, delta, error) -> epsilon.
+    `bound` computes one: (coins, guesses, right guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []

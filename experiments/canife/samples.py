@@ -131,11 +131,12 @@ class TextSamples(NamedTuple):
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Draws mixtures and returns the mean cross entropy of predicting each one after the first.
+        """Draws a mixture of characters for each place, and returns the mean cross entropy of predicting
+        them.
 
-        If each mixture is a single character, this is the model's loss.
+        The first is not predicted. If each mixture is a single character, this is the model's loss.
         """
-        # Tokens outside of the alphabet have weight 0.
+        # The alphabet's characters have the tokens 1, 2, ... Other tokens have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
@@ -153,7 +154,10 @@ class TextSamples(NamedTuple):
             kwargs: Any,
             context: nn.module.InterceptorContext,
         ) -> Any:
-            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs."""
+            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs.
+
+            Flax calls this function in place of each method `call` of a layer.
+            """
             is_embedding = isinstance(context.module, nn.Embed)
             if is_embedding and context.method_name == "__call__":
                 return mixtures @ context.module.embedding

@@ -41,8 +41,8 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
       progress: Called with the number of runs when a seed is done.
 
     Returns:
-      epsilons: For each method, the lower bounds on epsilon of all seeds.
-      second, fourth: The means over seeds of `moment_gaps`, if defined.
+      A dictionary: `epsilons` has the lower bounds on epsilon of all seeds, by method, and `second` and
+      `fourth` are the means over seeds of `moment_gaps`, if K is large enough for them.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
