@@ -131,8 +131,7 @@ class TextSamples(NamedTuple):
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Draws a mixture of characters for each place, and returns the mean cross entropy of predicting
-        them.
+        """Draws a mixture of characters for each place; returns the mean cross entropy of predicting them.
 
         The first is not predicted. If each mixture is a single character, this is the model's loss.
         """
