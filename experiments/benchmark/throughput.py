@@ -303,8 +303,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 def _make_torch_network(problem: Problem) -> Any:
     """Returns the problem's model as a PyTorch module with the parameters theta_0.
 
-    It is on the GPU if there is one.
-    The layers are those of the architectures in `models`, in the order in which Flax creates them.
+    It is on the GPU if there is one. The layers are the same as in `models`, in the order in which Flax
+    creates them.
     """
     import torch
     from torch import nn

@@ -158,7 +158,7 @@ def score_densities(
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # With the canary, the density at x is that of the others' score at x - canary. A cubic spline
+    # The density at x with the canary is the density of the others' score at x - canary. A cubic spline
     # interpolates its log, and returns NaN outside of the grid, where the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))

@@ -109,7 +109,7 @@ def make_designer(
     def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
         """Returns the penalty of a sample for a random minibatch of the updates (n, p).
 
-        `loss`, `penalty` and `minibatch` are those of `make_designer`.
+        `loss`, `penalty` and `minibatch` are the arguments of `make_designer`.
         """
         draw_key, loss_key = jax.random.split(key)
         gradient = jax.grad(loss)(theta, sample, loss_key)

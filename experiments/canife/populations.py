@@ -140,7 +140,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Compiles the functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # All clients share compiled shapes, those of the client with the most examples.
+    # All clients share compiled shapes, which fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The choices of DP-FedAvg that are fixed at compilation, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)

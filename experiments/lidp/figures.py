@@ -108,7 +108,7 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, over the number of runs n and over that of canaries K.
+    """Returns an attack's lower bounds on epsilon, over runs n and over canaries K.
 
     Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
     the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
@@ -342,7 +342,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     """Draws Figure 3: lower bounds on epsilon over runs n, canaries K and dimension d.
 
     Each panel also has the exact epsilon, and the largest epsilon that the paper's thresholds allow with one
-    canary. `records` are those of `_describe`.
+    canary. `_describe` returns the records.
     """
     return draw_panels_of(
         records, title, _draw_panel_of_epsilons, _SIZE, ylabel=_BOUND_LABEL, legend_columns=4
@@ -367,7 +367,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The dependence, `second` and `fourth`, is shown over K and over
     the dimension d, next to a line with slope -1, which is the decay that the paper reports (Errata L6).
-    `records` are those of `_describe`.
+    `_describe` returns the records.
     """
     several = [record for record in records if "second" in record]  # more than one canary
     singles = select(records, panel="over K", canaries=1)

@@ -211,7 +211,7 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
     """Draws cosines of angles between a fixed direction and uniform directions in R^dimension.
 
-    A uniform direction is that of a standard normal vector. `along` is the vector's coordinate along the
+    A standard normal vector has a uniform direction. `along` is the vector's coordinate along the
     fixed direction, and `across_squared` the sum of its other squared coordinates.
     """
     along = rng.standard_normal(shape)

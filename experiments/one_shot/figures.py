@@ -211,9 +211,8 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
     values = scores.scores[0]  # (canaries,)
     is_inserted = scores.presence[0]
     not_inserted = None  # the distribution of a cosine without leakage is known
-    if (
-        observer == "all"
-    ):  # that of a maximum is not, so it is estimated from canaries that are not inserted
+    if observer == "all":
+        # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
         not_inserted = values[~is_inserted]
     cosines = one_run_evidence.check_own_cosines(values[is_inserted], not_inserted, plan.dimension)
     fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
@@ -385,8 +384,7 @@ def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
 def _draw_densities(axis: Axes, runs: Records) -> None:
     """Draws kernel density estimates of the final model's cosines in front of the density without leakage.
 
-    `runs` are records of `read_runs` that differ in their numbers of repetitions, of which there are fewer
-    than colors.
+    `runs` are at most five records of `read_runs` that differ in their numbers of repetitions.
     """
     dimension = runs[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]
