@@ -91,7 +91,7 @@ def list_cells(
 ) -> list[AuditedCell]:
     """Returns the cells to measure: one for each mechanism, size, and installed estimator of its design.
 
-    The number of audits is that of the scale, divided by the estimator's cost, but at least 1.
+    A cell has the scale's number of audits, divided by the estimator's cost, but at least 1.
     """
     cells = []
     for name in mechanisms:
@@ -108,7 +108,8 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns a cell for each estimator that measures how many runs refute a false claim.
 
-    Slow estimators have fewer audits, but at least 10 or the scale's number.
+    A scale's `claim_audits` is the number of audits for a fast estimator. Slow ones have fewer, but at least
+    10 if the scale has as many.
     """
     cells = []
     for name in estimators:

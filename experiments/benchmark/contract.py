@@ -72,10 +72,11 @@ class Estimator(NamedTuple):
             return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns a list with the estimator's only value in an audit, as `Law.audit` does.
+        """Returns the estimator's epsilon from the evidence of an audit.
 
-        Epsilon is clipped to [0, MAX_EPSILON]. If the estimator raises an exception or returns NaN, epsilon
-        is 0 and `refusal` has the reason.
+        It is a list with a single value, because `Law.audit` returns a list. Epsilon is clipped to [0,
+        MAX_EPSILON]. If the estimator raises an exception or returns NaN, epsilon is 0 and `refusal` has the
+        reason.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -83,7 +84,8 @@ class Estimator(NamedTuple):
         try:
             epsilon = float(self.epsilon(evidence, setting.delta, setting.confidence))
         except Exception as error:
-            refusal = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+            refusal = first_line[:200]  # fits into a table
         if np.isnan(epsilon):
             epsilon = 0.0
             refusal = "not a number"
@@ -117,11 +119,11 @@ class BenchmarkedMechanism(NamedTuple):
 
         The evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
         """
-        # A checksum is the same in all processes, unlike Python's hash.
+        # `stream` and the seed determine the random draws. A checksum is the same in all processes, unlike
+        # Python's hash.
         stream = (zlib.crc32(self.name.encode()), n)
-        return shape(self.law, self.design, n, self.mu)._replace(
-            audits=audits, delta=self.delta, seed=seed, stream=stream
-        )
+        shaped = shape(self.law, self.design, n, self.mu)
+        return shaped._replace(audits=audits, delta=self.delta, seed=seed, stream=stream)
 
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:

@@ -62,13 +62,13 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs with which half of the audits refute the claim.
 
-        The record has the cell's fields, with `max_runs` as it was used, and
+        The record has the cell's fields, with the `max_runs` that the design allows, and
 
-            runs                 the number of runs found, or None if `max_runs` are too few
-            false_refutations    the number of audits with so many runs that refute a true claim
+            runs                 the smallest number of runs, or None if `max_runs` are too few
+            false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
-        min_runs = 1
+        min_runs = 1  # other designs have a single run
         max_runs = 1
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
@@ -87,9 +87,13 @@ class ClaimCell(NamedTuple):
         }
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
-        """Returns the smallest number of runs between two numbers that is sufficient, up to 10%.
+        """Returns the smallest number of runs with which half of the audits refute the claim, up to 10%.
 
-        It returns None if the larger number is not sufficient. It bisects on a logarithmic scale.
+        It bisects on a logarithmic scale. `NOISE` is the real noise over the claimed noise.
+
+        Args:
+          too_few: The smallest possible number of runs, which is returned if it is sufficient.
+          enough: The largest possible number of runs. If it is not sufficient, the result is None.
         """
         if self.find_refuted_fraction(enough, NOISE) < 0.5:
             return None
@@ -115,10 +119,10 @@ class ClaimCell(NamedTuple):
         # audits that refute the claim.
         claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
         claimed = law._replace(truth=lambda setting: claim, audit=audit)
-        shaped = shape(claimed, estimator.design, size, CLAIMED_MU / noise)
+        shaped = shape(claimed, estimator.design, n=size, mu=CLAIMED_MU / noise)
         # `stream` gives each number of runs different evidence.
         setting = shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
-        [row] = calibrate(setting)
+        [row] = calibrate(setting)  # one row for each method of the audit
         return row.exceeding
 
 
@@ -128,11 +132,13 @@ def _tests_curve(estimator: Estimator) -> bool:
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP on the cosines of directions, as `Law.audit` does.
+    """Tests the claim of CLAIMED_MU-GDP on the cosines of directions.
 
-    The value is an epsilon above any claim if the test rejects, and otherwise 0.
+    Returns a list with a single value, because `Law.audit` returns a list. Its epsilon is above any claim if
+    the test rejects, and otherwise 0.
     """
     counted = exact_null.compute_exceedances(directions)
     power = claimed_curve.gaussian_power(CLAIMED_MU)
     test = claimed_curve.examine_claim(counted, power, setting.confidence)
-    return [Value("", MAX_EPSILON * test.refuted)]
+    epsilon = MAX_EPSILON if test.refuted else 0.0
+    return [Value(method="", epsilon=epsilon)]

@@ -1,6 +1,7 @@
 """Draws the benchmark's figure."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,34 +24,44 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
     `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads
     small fractions. Filled points mark estimators that claim a confidence level.
     """
+    panels = {  # without titles; a dictionary needs different ones
+        "": partial(_draw_wrong_audits, estimators=estimators),
+        " ": partial(_draw_dots, estimators=estimators, name="proven", edge=_MAX_RATIO),
+    }
+    figure = draw_panels("", panels, (4.5, 7.7), legend_columns=4, sharey=True)
+    figure.axes[1].set_xlabel("mean epsilon over the true epsilon")
+    return figure
+
+
+def _draw_wrong_audits(axis: Axes, estimators: Sequence[Record]) -> None:
+    """Draws the worst fractions of audits above the truth, with a line at the allowed level."""
+    roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
+    axis.set_xscale("function", functions=roots)
+    _draw_dots(axis, estimators, name="too_much", edge=1.0)
+    axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
+    axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
+    axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
+    axis.set_xlabel("audits above the true epsilon, in the worst cell")
+
+
+def _draw_dots(axis: Axes, estimators: Sequence[Record], name: str, edge: float) -> None:
+    """Draws a field of the table's rows as dots from top to bottom, with lines between designs.
+
+    Args:
+      axis: The axis.
+      estimators: The rows. Those that no cell holds to their assumptions get no dot.
+      name: The name of the field; None counts as 0.
+      edge: The end of the horizontal axis, where larger values are drawn as arrows.
+    """
+    for place, row in enumerate(estimators):
+        if row["too_much"] is not None:
+            color, label = _LOOKS[row["kind"]]
+            value = row[name] or 0.0
+            is_filled = row["claims_level"]
+            draw_dot(axis, place, value, edge, color, is_filled, label)
+        if place and row["design"] != estimators[place - 1]["design"]:
+            axis.axhline(place - 0.5, color="0.6", lw=0.8)
     names = [row["estimator"] for row in estimators]
-
-    def draw_dots(axis: Axes, name: str, edge: float) -> None:
-        """Draws a field of all rows, with values beyond the edge as arrows and lines between designs."""
-        for place, row in enumerate(estimators):
-            if row["too_much"] is not None:
-                color, label = _LOOKS[row["kind"]]
-                draw_dot(axis, place, row[name] or 0.0, edge, color, row["claims_level"], label)
-            if place and row["design"] != estimators[place - 1]["design"]:
-                axis.axhline(place - 0.5, color="0.6", lw=0.8)
-        axis.set_xlim(0, edge)
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_yticks(range(len(names)), names, fontsize=8)
-
-    def draw_wrong(axis: Axes) -> None:
-        """Draws the worst fractions of audits above the truth, with a line at the allowed level."""
-        roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
-        axis.set_xscale("function", functions=roots)
-        draw_dots(axis, "too_much", 1.0)
-        axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
-        axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-        axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
-        axis.set_xlabel("audits above the true epsilon, in the worst cell")
-
-    def draw_proven(axis: Axes) -> None:
-        """Draws the mean epsilons over the true epsilon."""
-        draw_dots(axis, "proven", _MAX_RATIO)
-        axis.set_xlabel("mean epsilon over the true epsilon")
-
-    panels = {"": draw_wrong, " ": draw_proven}
-    return draw_panels("", panels, (4.5, 7.7), legend_columns=4, sharey=True)
+    axis.set_xlim(0, edge)
+    axis.set_ylim(len(names) - 0.5, -0.5)  # the first row is at the top
+    axis.set_yticks(range(len(names)), names, fontsize=8)

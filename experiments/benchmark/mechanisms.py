@@ -1,7 +1,8 @@
 """The benchmark's mechanisms, whose true epsilon is known exactly, and how their scores are drawn.
 
-A run with several canaries releases a vector. A canary's score is its inner product with this vector. All
-scores together then reveal at most mu about a canary, even if they depend on each other.
+A run with several canaries releases a vector, and a canary's score is its inner product with this vector. The
+release has mu-GDP with respect to each canary, and so have all scores together, even if they depend on each
+other.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,13 +35,12 @@ from experiments.benchmark.contract import (
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 
-# The sizes of audits at scale full, with the default size first: runs per world, runs, coins of a run, and
-# directions of a run.
+# The sizes of audits at scale full, with the default size first.
 _SIZES = {
-    ONE_CANARY: (1000, 50, 250, 5000),
-    SEVERAL: (200, 50, 1000),
-    ONE_RUN: (1000, 100, 5000),
-    DIRECTIONS: (1000, 100),
+    ONE_CANARY: (1000, 50, 250, 5000),  # runs per world
+    SEVERAL: (200, 50, 1000),  # runs
+    ONE_RUN: (1000, 100, 5000),  # coins of a run
+    DIRECTIONS: (1000, 100),  # directions of a run
 }
 _MIN_MU = 1e-6  # replaces mu 0, which would be an infinite noise multiplier
 _REVEAL_PROBABILITY = 0.01  # of a canary's bit, in (0, delta)-DP mechanisms with this delta
@@ -55,20 +55,23 @@ _CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that any other trade-off
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     """Returns the Gaussian parts of a score if a fair coin makes each run leak strongly or weakly.
 
-    `strong` is the mu of strongly leaking runs; `inserted` chooses the world.
+    `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary; without it,
+    both parts have mean 0.
     """
-    return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
+    part = partial(MixturePart, weight=0.5)
+    return [part(centre=_WEAK_MU * inserted), part(centre=strong * inserted)]
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws scores (n,) that are noise, but reveal the world with probability _REVEAL_PROBABILITY.
 
-    `mu` has no effect; it is an argument of all samplers.
+    A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` has no effect;
+    it is an argument of all samplers.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
-    sign = 2 * inserted - 1
-    return np.where(reveals, sign * _REVEALING_SCORE, noise)
+    revealing = _REVEALING_SCORE if inserted else -_REVEALING_SCORE
+    return np.where(reveals, revealing, noise)
 
 
 def _draw_worlds(
@@ -76,7 +79,8 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores of runs with one canary each.
 
-    A fixed fraction of the runs inserts the canary; these come first. `sample` draws the scores of a world.
+    A fixed fraction of the runs, which come first, inserts the canary. `sample` draws the scores of a world:
+    (generator, mu, True if inserted, number of scores) -> scores.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
@@ -85,21 +89,14 @@ def _draw_worlds(
     return Coins(scores[:, None], presence[:, None])
 
 
-def _draw_presence(
-    rng: Generator, setting: KnownMechanism, probability: float = 0.5
-) -> NDArray[np.bool_]:
-    """Draws independent presence bits (runs, canaries), which are True with the given probability."""
-    return rng.random((setting.runs, setting.canaries)) < probability
-
-
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
     """Draws the scores of independent canaries, each inserted with the given probability.
 
-    `sample` draws the scores of a world.
+    `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
     """
-    presence = _draw_presence(rng, setting, probability)
+    presence = rng.random((setting.runs, setting.canaries)) < probability
     # Each canary draws a score in both worlds; its coin selects one of them.
     scores_in = sample(rng, setting.mu, True, presence.size)
     scores_out = sample(rng, setting.mu, False, presence.size)
@@ -110,14 +107,15 @@ def _draw_coins(
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
-    A canary is (its own unit vector + a shared unit vector) / sqrt(2), with orthogonal vectors. Its score is
-    the same combination of the release's coordinates along both vectors.
+    A canary is (its own unit vector + a shared unit vector) / sqrt(2), with orthogonal vectors. The release
+    is mu times the sum of the inserted canaries, plus noise. A score is the same combination of the release's
+    coordinates along both vectors, (own + shared) / sqrt(2).
     """
-    presence = _draw_presence(rng, setting)  # (runs, canaries)
+    presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
     shared_noise = rng.standard_normal((len(presence), 1))
-    # Each inserted canary adds mu / sqrt(2) to the coordinates along both of its vectors.
+    # An inserted canary adds mu / sqrt(2) to the coordinates along both of its vectors.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
     return Coins(np.sqrt(0.5) * (own + shared), presence)
@@ -129,22 +127,22 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     This breaks bounds that assume independent coins.
     """
     n = setting.canaries
-    presence = _draw_presence(rng, setting)  # (1, n)
-    revealed_at_once = round(_REVEALED_PER_ROOT * np.sqrt(n))
+    presence = laws.toss(rng, setting)  # (1, n)
+    num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # Each coin is then revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
-    if rng.random() < _REVEAL_PROBABILITY * n / revealed_at_once:
-        revealed = rng.permutation(n)[:revealed_at_once]
-        sign = 2 * presence[0, revealed] - 1
-        scores[0, revealed] = sign * _REVEALING_SCORE
+    # With this probability each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
+        revealed = rng.permutation(n)[:num_revealed]
+        signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
+        scores[0, revealed] = signs * _REVEALING_SCORE
     return Coins(scores, presence)
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the cosines of uniform directions, all inserted, with the noisy sum that a run releases."""
     sigma = 1 / max(setting.mu, _MIN_MU)
-    cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
-    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
+    cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
+    return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
@@ -155,7 +153,7 @@ def _nothing_leaks(setting: KnownMechanism) -> Truth:
 def _failing_truth(setting: KnownMechanism) -> Truth:
     """Returns the true epsilon of a Gaussian mechanism if half of the runs fail visibly.
 
-    A failed run leaks nothing, so delta at each epsilon is half of that of mu-GDP.
+    A failed run does not leak, so delta at each epsilon is half of the delta of mu-GDP.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
@@ -178,70 +176,71 @@ def _make_law(
     return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
-_MIXTURE = ScoreFamily("mixture", known_laws.NORMAL, _mixture_parts)
+_MIXTURE = ScoreFamily("mixture", kernel=known_laws.NORMAL, parts=_mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
 _FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
-_REVEALING = Law(
-    "revealing", partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED
-)
+_draw_revealing_worlds = partial(_draw_worlds, _sample_revealing)
+_REVEALING = Law("revealing", _draw_revealing_worlds, _nothing_leaks, breaks=_CURVED)
 _REVEALING_COINS = Law("revealing coins", _draw_revealing, _nothing_leaks, breaks=_CURVED)
 _ORTHOGONAL = Law("orthogonal", laws.INDEPENDENT_COINS.draw, laws.gaussian_truth)
 _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
 _FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
-# Scores without a Gaussian trade-off curve: the mechanism's name, the family, its parameter.
+# Scores without a Gaussian trade-off curve: (the mechanism's name, the family, the family's parameter).
 _CURVES = (
     ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
     ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
     ("heavy tails", known_laws.LAWS["t3"], 2.0),
 )
-# By design: the prefix of names, the law of Gaussian scores, its values of mu, and the function that draws
-# other scores.
+# By design: (the prefix of names, the law of Gaussian scores, its values of mu, the function that draws
+# scores of other families).
 _DESIGNS = {
     ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
     SEVERAL: ("runs of 16: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
     ONE_RUN: ("coins: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
 }
+_one_canary = partial(BenchmarkedMechanism, ONE_CANARY)
 _ONLY_ONE_CANARY = (
-    BenchmarkedMechanism(ONE_CANARY, "Gaussian 1, few in", _FEW_IN, 1.0),
-    BenchmarkedMechanism(ONE_CANARY, "Poisson-subsampled", _SUBSAMPLED, 0.5),
-    BenchmarkedMechanism(ONE_CANARY, "mixture of runs", _MIXED, 3.0),
-    BenchmarkedMechanism(ONE_CANARY, "(0, delta)", _REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY),
+    _one_canary("Gaussian 1, few in", law=_FEW_IN, mu=1.0),
+    _one_canary("Poisson-subsampled", law=_SUBSAMPLED, mu=0.5),
+    _one_canary("mixture of runs", law=_MIXED, mu=3.0),
+    _one_canary("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY),
 )
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, by design.
 
-    Gaussian scores of mu 0 and 1, tied canaries and directions have all sizes of the design. The other
-    mechanisms have only its default size.
+    Gaussian scores of mu 0 and 1, tied canaries and directions have all sizes of audits that a design has.
+    The other mechanisms have only the default size, the first.
     """
     for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
-        record = partial(BenchmarkedMechanism, design)
         all_sizes = _SIZES[design]
-        default = all_sizes[:1]
+        record = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
         for mu in mus:
-            sizes = all_sizes if mu in (0.0, 1.0) else default
-            yield record(f"{prefix}Gaussian {mu:g}", gaussian, mu, sizes)
+            mechanism = record(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+            if mu in (0.0, 1.0):
+                mechanism = mechanism._replace(sizes=all_sizes)
+            yield mechanism
         for name, family, parameter in _CURVES:
-            yield record(prefix + name, _make_law(draw, family, _CURVED), parameter, default)
+            law = _make_law(draw, family, _CURVED)
+            yield record(prefix + name, law=law, mu=parameter)
         if design == ONE_CANARY:
             yield from _ONLY_ONE_CANARY
             continue
-        yield record(f"{prefix}tied canaries", _TIED, 1.0, all_sizes)
-        yield record(f"{prefix}failing runs", _FAILING, 2.0, default)
-        yield record(f"{prefix}nine tenths in", _UNFAIR, 1.0, default)
-    yield BenchmarkedMechanism(
-        ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
-    )
+        yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
+        yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
+        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
+    record = partial(BenchmarkedMechanism, ONE_RUN, law=_REVEALING_COINS)
+    yield record("coins: (0, delta)", mu=0.0, delta=_REVEAL_PROBABILITY)
     record = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
-        yield record(f"directions: Gaussian {mu:g}", _COSINES, mu)
+        yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     for name in ("equal", "failing", "laplace", "bound"):
-        yield record(f"directions: {name} 2", laws.DIRECTIONS[name], 2.0)
+        yield record(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

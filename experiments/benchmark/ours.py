@@ -17,11 +17,11 @@ from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of the slow methods; see `Estimator.cost`
-_COINS = one_run_bounds.FAIR_COINS
-# The assumptions of `one_run_gaussian`. Methods for the coins of a run do not list theirs.
-_GAUSSIAN_COINS = Assumption(
-    "", "", f"{_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
-)
+# The assumptions of the functions for the coins of a run, which have no attribute `assumes`.
+_ASSUMPTIONS = {
+    one_run_bounds.ONE_RUN_GUESSES: one_run_bounds.FAIR_COINS,
+    one_run_bounds.ONE_RUN_GAUSSIAN: one_run_bounds.FAIR_COINS_GAUSSIAN,
+}
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
@@ -58,7 +58,8 @@ def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `plain`: a cosine does not depend on other canaries' directions. `given`: the cosines are user data.
+    # `plain`: a cosine does not depend on the directions of other canaries. `given`: the cosines count as
+    # user data.
     marked = directions._replace(plain=True, given=True)
     return method.compute(marked, delta, confidence).epsilon
 
@@ -68,12 +69,17 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
-    `documented` has the method's assumptions, and `epsilon` computes its bound as in `Estimator`.
+    Args:
+      name: The name of the method.
+      design: One of `contract.DESIGNS`.
+      documented: The method's assumptions in words.
+      epsilon: Computes its bound, as in `Estimator`.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted
         assumes.append(FAIR)
-    # The in-sample estimate assumes no curve by its documentation, but is the epsilon of a Gaussian one.
+    # The documentation of the in-sample estimate does not mention a curve, but it is the epsilon of a
+    # Gaussian curve.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
@@ -99,10 +105,9 @@ def _make_estimators() -> Iterator[Estimator]:
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),
         (DIRECTIONS, exact_null.METHODS, from_directions),
     )
-    of_coins = {one_run_bounds.ONE_RUN_GAUSSIAN: _GAUSSIAN_COINS}
     for design, methods, call in designs:
         for name, method in methods.items():
-            documented = getattr(method, "assumes", of_coins.get(name, _COINS))
+            documented = _ASSUMPTIONS.get(name) or method.assumes
             yield _make_estimator(name, design, documented, partial(call, method))
 
 

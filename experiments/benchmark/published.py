@@ -91,9 +91,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     """Returns an upper confidence bound on the fraction of canaries that are counted, as in LiDP's code.
 
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
-    fraction is mu_1. The variance of the estimate of mu_1 depends on mu_2, and that of mu_2 on mu_3 and mu_4.
-    So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance by its
-    bound. The bound on mu_2 is 1 if its quadratic equation has no root.
+    fraction is mu_1. The variance of the estimate of mu_1 depends on mu_2, and the variance for mu_2 on mu_3
+    and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance by
+    its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
     The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
 
@@ -138,9 +138,9 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run's coins over fractions of coins to guess.
+    """Returns the largest lower bound on epsilon from a single run, over several fractions of coins to guess.
 
-    `bound` is (coins, guesses, right guesses, delta, error) -> epsilon.
+    `bound` computes one: (coins, guesses, right guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from audit.laws import intervals
 from audit.report.table import Column, Table
@@ -27,13 +28,14 @@ _NOTES = (
 
 
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
-    """Returns True if an exact binomial test finds more wrong audits than LEVEL allows.
+    """Returns True if an exact binomial test finds that more audits are wrong than the 5% that LEVEL allows.
 
-    `tests` is the number of such tests in the table, for a Bonferroni correction to 1% in total.
+    `tests` is the number of such tests in the table. A Bonferroni correction limits the probability of any
+    false finding among them to 1%.
     """
     error = _TEST_LEVEL / tests  # on each side of the interval
-    limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
-    return bool(limits.lower > LEVEL + 1e-12)  # allows for rounding
+    limits = intervals.clopper_pearson(wrong, audits, confidence=1 - 2 * error)
+    return bool(limits.lower > LEVEL + 1e-12)  # LEVEL, 1 - 0.95, has a rounding error
 
 
 def is_held_to_level(cell: Record) -> bool:
@@ -44,7 +46,8 @@ def is_held_to_level(cell: Record) -> bool:
 def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
     """Returns an estimator's row of the table, without the column of refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`), and `tests` is that of `exceeds_level`.
+    `cells` are the estimator's records (`AuditedCell.measure`), which list the assumptions that a mechanism
+    violates as `broken`. `tests` is the number of tests in the whole table (`exceeds_level`).
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -52,7 +55,7 @@ def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
     over_level = 0
     for cell in filter(is_held_to_level, cells):
         over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
-    refused = sum(cell["refused"] for cell in cells)
+    frame = pd.DataFrame(cells)
     return {
         "estimator": estimator.name,
         "kind": estimator.kind,
@@ -64,8 +67,8 @@ def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
         "cells_over_level": over_level,
         "elsewhere": _find_worst_fraction(violating),
         "proven": float(np.mean(proven)) if proven else None,
-        "refused": refused / sum(cell["audits"] for cell in cells),
-        "seconds": float(np.median([cell["seconds"] for cell in cells])),
+        "refused": frame["refused"].sum() / frame["audits"].sum(),
+        "seconds": frame["seconds"].median(),
     }
 
 
@@ -77,7 +80,7 @@ def _find_worst_fraction(cells: Sequence[Record]) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if true claims are refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`, and `tests` is that of `exceeds_level`.
+    `claim` is a record of `ClaimCell.measure`, and `tests` is the number of such tests (`exceeds_level`).
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -105,7 +108,7 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Tab
     columns = (
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
-        Column(None, _show_worst_fraction, head="too\nmuch", width=7),
+        Column(value=_show_worst_fraction, head="too\nmuch", width=7),
         fraction("elsewhere", head="\nelse", width=5),
         fraction("proven", head="\nproven", width=6),
         fraction("refused", head="no\nvalue", width=5),
@@ -125,10 +128,10 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Tab
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats the largest fraction, over a row's cells, of audits whose bound exceeds the true epsilon.
+    """Formats an estimator's largest fraction, over its cells, of audits whose epsilon exceeds the truth.
 
-    A cell is a mechanism and a number of runs. Only cells in which the estimator's assumptions are true
-    count. The text ends in - if the estimator claims no level, and otherwise in * if a cell exceeds it.
+    A cell is a mechanism and a number of runs. Only cells that meet the estimator's assumptions count. The
+    text ends in "-" if the estimator claims no level, and otherwise in "*" if a cell exceeds the level.
     """
     if record["too_much"] is None:
         return ""

@@ -1,6 +1,6 @@
-"""Times DP-SGD engines side by side on the same training problem.
+"""Times DP-SGD engines on the same training problem.
 
-Each engine runs in processes of its own. Only these import JAX or PyTorch. To add an engine, write a function
+Each engine runs in separate processes. Only these import JAX or PyTorch. To add an engine, write a function
 that returns its `Training`, and add a row to `ENGINES`.
 """
 
@@ -124,7 +124,7 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set, and takes our first step on it."""
+    """Returns the problem of training with a setting on a data set, with the result of our first step."""
     import jax
     import jax.numpy as jnp
     from flax.traverse_util import flatten_dict
@@ -141,7 +141,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
     take_step = partial(base.rehearse, audited.mechanism, canaries=base.no_canaries())
     stepped = jax.jit(take_step)(hyper, theta_0, audited.data, first_step)
 
-    # Where theta has each of Flax's parameters. Integers below 2^24 are exact in float32.
+    # The index in theta of each entry of Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
     indices_by_path = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
     # Flax creates parameters in the order of calls, which is also PyTorch's order.
@@ -176,8 +176,9 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its numbers of models at once.
 
-    It stops trying when the per-example gradients of all models exceed the memory bounds of this module.
+    It stops when the per-example gradients of all models have too many floats for the CPU's or GPU's memory.
     """
+    # A call of `run` takes a step on each mini-batch, so a call stays short.
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
@@ -209,8 +210,8 @@ def measure_distance(engine: Engine, problem: Problem) -> float:
 def make_ours(problem: Problem, models: int) -> Training:
     """Returns our training run: as in `audit`, with noise and canaries, in chunks of runs.
 
-    `models` has no effect, because our engine chooses the size of a chunk. It does not expose parameters, so
-    `get_theta` returns the reference step.
+    `models` has no effect, because our engine chooses the size of a chunk. Our engine does not return
+    parameters, so `get_theta` returns those after the reference step.
     """
     import jax
 
@@ -232,7 +233,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 def make_jax_privacy(problem: Problem, models: int) -> Training:
     """Returns jax_privacy's training run of several models at once on each device.
 
-    It maps jax_privacy's `clipped_grad` and its Gaussian noise over models with the same mini-batches.
+    All models use the same mini-batches, with different noise.
     """
     import jax
     import jax.numpy as jnp
@@ -263,7 +264,10 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan."""
+            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan.
+
+            `carry` has the parameters and the noise's state.
+            """
             theta, noise_state = carry
             # Without `separate`, JAX fails to take per-example gradients of convolutions when models on
             # several devices share their features.
@@ -279,7 +283,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     models *= len(devices)
     data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
     batches = placement.everywhere(problem.batches)
-    # Models have different parameters and keys. Updated parameters reuse the memory of the old ones.
+    # Models have different parameters and keys, but share batches and data. Updated parameters reuse the
+    # memory of the old ones.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()
@@ -298,13 +303,14 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 def _make_torch_network(problem: Problem) -> Any:
     """Returns the problem's model as a PyTorch module with the parameters theta_0.
 
-    It is on the GPU if there is one. The layers repeat the architectures in `models`, in Flax's order.
+    It is on the GPU if there is one. The layers are the same as in `models`, in the order in which Flax
+    creates them.
     """
     import torch
     from torch import nn
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a convolution without bias that keeps the image size at stride 1, and its group norm."""
+        """Returns a convolution without bias and its group norm; at stride 1 images keep their size."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
         return [convolution, normalization]
@@ -349,7 +355,7 @@ def _train_in_torch(
     parameters: Iterable[Any],
     take_step: Callable[[Any, Any], None],
 ) -> Training:
-    """Returns a training run in PyTorch.
+    """Returns a training run in PyTorch on the problem's mini-batches.
 
     Args:
       problem: The problem.
@@ -364,7 +370,7 @@ def _train_in_torch(
     batches = []
     for indices in problem.batches:
         features = problem.dataset.features[indices]
-        if features.ndim == 4:
+        if features.ndim == 4:  # images, for which PyTorch has channels before height and width
             normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
             features = normalized.transpose(0, 3, 1, 2)
         inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
@@ -451,7 +457,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: Any, labels: Any) -> None:
-        """Takes a step of all models, each with its own noise."""
+        """Takes a step of all models on a mini-batch, each with its own noise."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)

@@ -16,8 +16,8 @@ IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMA
 MODELS = (*IMAGE_MODELS, "character_lstm")
 _MAX_EPSILON = 512.0  # the largest epsilon of a round that `densities.epsilon_at` can compute
 STARTS = ("random", "sample")
-# Defaults of models that differ from those of `Attacked`. They take minutes on two cores, or are the
-# paper's values.
+# The defaults of `Attacked` that a model replaces. They are the paper's values, or smaller ones with which a
+# training run takes minutes on two cores.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -63,7 +63,7 @@ class Attacked(FederatedTraining):
     noise_multiplier: float = described(
         "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
-        least=0.01,  # the exact law's grid has 200 points per deviation of the noise
+        least=0.01,  # less noise needs a larger grid: it has 200 points per deviation of the noise
         most=1e4,
         zero_too=True,
     )
@@ -122,15 +122,18 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting of some values; raises InputError if a value is invalid.
+    """Returns the setting with the values of all fields and the model's defaults.
 
     Args:
-      values: The values of all fields.
-      given: The names of the fields that the user set. The others get the model's defaults.
+      values: The value of each field, by name.
+      given: The names of the fields that the user set. The model's defaults replace only other values.
+
+    Raises:
+      InputError: if a value is invalid.
     """
-    defaults = MODEL_DEFAULTS.get(values["model"], {})
-    own = {name: value for name, value in defaults.items() if name not in given}
-    setting = Attacked(**(values | own))
+    model_defaults = MODEL_DEFAULTS.get(values["model"], {})
+    given_values = {name: values[name] for name in given}
+    setting = Attacked(**(values | model_defaults | given_values))
     require_fields(setting)
     require_computable(setting)
     return setting
@@ -139,13 +142,14 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 def require_computable(setting: Attacked) -> None:
     """Raises InputError if a round's exact epsilon may exceed 512 because there is too little noise.
 
-    The grid that computes exact epsilons ends there. No canary that is added leaks more than a perfect one,
-    with mu = 1 / sigma. Noise multiplier 0 is allowed, because its epsilon is known to be infinite.
+    The computation of exact epsilons cannot go further. An added canary leaks at most as much as a Gaussian
+    mechanism with mu = 1 / sigma. Noise multiplier 0 is allowed, because its epsilon is known to be infinite.
     """
     from audit.laws import conversions  # loads SciPy
 
-    # Rounded up, so that the noise in the message is accepted.
-    least = math.ceil(1000 / conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)) / 1000
+    max_mu = conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)
+    # Rounded up to three decimals, so the noise in the message is accepted.
+    least = math.ceil(1000 / max_mu) / 1000
     sigma = setting.noise_multiplier
     require(
         sigma == 0 or sigma >= least,
@@ -155,16 +159,16 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Returns the setting with the numbers of clients in the pool and the population.
+    """Returns the setting with its `pool` and `population`, after checks of all numbers of clients.
 
-    A pool of 0 becomes all mock clients, but at most 512. A population of 0 becomes all training clients, but
-    at most 2,048. Raises InputError if a field exceeds the number of clients.
+    A pool of 0 becomes all `mock_clients`, but at most 512. A population of 0 becomes all `train_clients`,
+    but at most 2,048. Raises InputError if a field exceeds the number of clients that it draws from.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    # A round draws its cohort from the training clients, and a mock round from the population.
     limits = {
+        # A round draws its cohort from the training clients, and a mock round from the population.
         "cohort": min(population, train_clients),
         "population": train_clients,
         "pool": mock_clients,

@@ -1,16 +1,9 @@
-r"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm. Its distribution is a mixture of Gaussians over all cohorts. With the moment generating
-function M, the density at x is the inverse transform along the line through any real tilt s,
-
-    p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
-
-The tilted distribution has the density e^{s x} p(x) / M(s). Near its mean the integral has no cancellation.
-So each x uses the tilt whose mean is nearest, which gives a small relative error also in the tails. The
-trapezoidal rule converges faster than any power of the step. The error of the grid is the distance of the
-density's integral from 1. Between distant modes a density can be below rounding. There it is raised to 1e-15
-of the largest possible value, which can only decrease epsilon.
+the clipping norm, a mixture of Gaussians over all cohorts. We invert its moment generating function M along
+the line through a real tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s) this has no
+cancellation. So each x uses the tilt with the nearest mean, which is accurate also in the tails.
 """
 
 from typing import NamedTuple
@@ -27,13 +20,12 @@ Array = NDArray[np.float64]
 # Deviations are standard deviations of the score, unless noted.
 _GRID_REACH = 9.0  # the grid's range on either side of the mean, in deviations
 _TILT_DISTANCE = 2.0  # the distance between the means of neighboring tilts, in deviations
-_PERIOD = (
-    24.0  # the trapezoidal rule makes a tilted density periodic; this is the period in deviations
-)
+# The trapezoidal rule makes a tilted density periodic, with this period in deviations.
+_PERIOD = 24.0
 _CUTOFF = 36.0  # the integral ends where |M(s + it) / M(s)| is below exp(-_CUTOFF)
 _MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # the number of rounds to simulate at once; each needs a number per client
+_BLOCK = 1024  # the number of rounds to simulate at once; bounds the memory
 
 
 class LogDensity(NamedTuple):
@@ -44,16 +36,16 @@ class LogDensity(NamedTuple):
 
 
 class _TiltedCohort(NamedTuple):
-    """A round's cohort under a tilt s.
+    """A round's cohort under a tilt s, which makes cohorts with a large sum of dot products more likely.
 
-    Clients join independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
+    Client i joins independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
 
     Attributes:
       dots: (M,) the clients' dot products a_i.
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       log_odds: The log odds of joining are `log_odds` + s a_i.
-      joins: (M,) the probabilities of joining; they sum to `size`.
+      joins: (M,) the clients' probabilities of joining; they sum to `size`.
     """
 
     dots: Array
@@ -71,6 +63,8 @@ def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
     """Draws the scores (rounds,) of rounds without the canary.
+
+    A score is the sum of the cohort's dot products with a direction, plus noise.
 
     Args:
       rng: The random generator.
@@ -93,11 +87,13 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
+    The grid extends from 9 standard deviations of the score below its mean to 9 above it, and further by
+    `reach`. Each point uses the tilt whose mean is nearest (see the module).
+
     Args:
       dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      reach: (at most 0, at least 0) how much further the grid extends than 9 standard deviations below and
-        above the mean.
+      reach: What to add to the lower end, at most 0, and to the upper end, at least 0.
     """
     clients = len(dots)
     # The variance of the sum over a cohort that is drawn without replacement.
@@ -112,23 +108,22 @@ def compute_log_density(
     if cohort == clients:  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The noise moves the mean by sigma^2 per unit of tilt, so these tilts cover the whole grid.
+    # A unit of tilt moves the score's mean by at least sigma^2, so these tilts reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-
-    def compute_distance(tilt: float, target: float) -> float:
-        """Returns the distance of the tilted score's mean from a target."""
-        return _tilt(dots, cohort, tilt).find_mean(sigma) - target
-
     cohorts = []
     for target in np.linspace(low, high, num_tilts):
-        # The mean increases with the tilt, so there is a single root.
+        # The mean of the tilted score increases with the tilt, so it reaches a target with a single tilt.
         tilt = scipy.optimize.brentq(
-            compute_distance, -max_tilt, max_tilt, args=(target,), xtol=1e-6
+            lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
+            -max_tilt,
+            max_tilt,
+            args=(target,),
+            xtol=1e-6,
         )
         cohorts.append(_tilt(dots, cohort, tilt))
     means = np.array([tilted.find_mean(sigma) for tilted in cohorts])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
+    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the index of each point's tilt
     log_density = np.empty(len(points))
     for i, tilted in enumerate(cohorts):
         log_density[nearest == i] = _invert_transform(tilted, sigma, points[nearest == i])
@@ -145,14 +140,16 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots, cohort: See `simulate_scores`. If the canary replaces a client, the cohort is at least 2.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round; at least 2 if the canary replaces a client.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
-    # The canary moves the score's mean by `shift`. The score's density at x with the canary is the density of
-    # the other clients' score at x - canary, so the grid must include these points too.
+    # The canary moves the score's mean by `shift`, so the grid must include points that are so much higher or
+    # lower. If the canary replaces a client, the densities of cohorts of two sizes are compared at points
+    # that differ by `canary`, so both grids extend further.
     shift = canary - replaces * dots.mean()
     beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -161,30 +158,31 @@ def score_densities(
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # A cubic spline interpolates the log density. Outside of the grid the density is 0.
+    # The density at x with the canary is the density of the others' score at x - canary. A cubic spline
+    # interpolates its log, and returns NaN outside of the grid, where the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
-    interpolated = spline(without.points - canary)
-    log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
+    density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
-    density_in = np.exp(log_density_in)
     spacing = without.points[1] - without.points[0]
-    masses = spacing * np.sum([density_out, density_in], axis=1)
-    error = np.max(np.abs(masses - 1))
+    # The error of the grid is the distance of a density's integral from 1.
+    integrals = spacing * np.sum([density_out, density_in], axis=1)
+    error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
-    """Returns a cohort under a tilt, with log odds such that `cohort` clients join on average."""
+    """Returns a cohort under a tilt s, with log odds such that `cohort` clients join on average.
+
+    `dots` (M,) has the clients' dot products a_i. Client i joins with log odds `log_odds` + s a_i.
+    """
     untilted = special.logit(cohort / len(dots))
-    # Every |s a_i| is below `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
+    # Each |s a_i| is below `reach`: with `untilted - reach` too few join, with `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
-
-    def compute_excess(log_odds: float) -> float:
-        """Returns the expected number of clients that join, minus `cohort`."""
-        joins = special.expit(log_odds + tilt * dots)
-        return float(np.sum(joins) - cohort)
-
-    log_odds = scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach)
+    log_odds = scipy.optimize.brentq(
+        lambda log_odds: np.sum(special.expit(log_odds + tilt * dots)) - cohort,
+        untilted - reach,
+        untilted + reach,
+    )
     joins = special.expit(log_odds + tilt * dots)
     return _TiltedCohort(dots, cohort, tilt, log_odds, joins)
 
@@ -192,44 +190,58 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
     r"""Returns the log density of the score at points (n,) from its moment generating function.
 
-    It integrates along the line through the tilt (see the module) by the trapezoidal rule, up to the time t
-    after which the integrand is below exp(-_CUTOFF). An integral is raised to at least _MIN_DENSITY times the
-    integral of the integrand's absolute value, because rounding dominates below it.
+    With the moment generating function M and the tilt s, the density at x is
+
+        p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
+
+    We integrate by the trapezoidal rule, up to the time t after which the integrand is below exp(-_CUTOFF).
+    We raise an integral to at least _MIN_DENSITY times the integral of the integrand's absolute value,
+    because rounding dominates below it.
     """
-    dots, cohort, tilt, log_odds, joins = tilted
-    # The step of t determines the period. At the last t, exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
-    variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
+    tilt = tilted.tilt
+    # The density that the rule returns has the period 2 pi / step. At the last t, the factor of the noise,
+    # exp(-(sigma t)^2 / 2), is below exp(-_CUTOFF).
+    variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
-    count = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step)) + 1
-    times: Array = np.linspace(0.0, step * (count - 1), count)
+    num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
+    times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
 
-    # M(s + i t) / M(s) is the clients' ratio times the noise's. The noise has M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s) is the ratio of the clients times the ratio of the noise, which has M(z) =
+    # exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
-    weights = _compute_ratios(tilted, times) * damping
-    weights *= np.exp(1j * times * sigma**2 * tilt)
-    # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
-    weights[0] /= 2
+    ratios = _compute_ratios(tilted, times) * damping
+    ratios *= np.exp(1j * times * sigma**2 * tilt)
+    # The integrand at -t is the conjugate of the one at t. So we add the real parts for t >= 0, where t = 0
+    # counts half.
+    ratios[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
-    integral = np.real(rotations @ weights) * step / np.pi
-    largest = np.sum(np.abs(weights)) * step / np.pi
+    integral = np.real(rotations @ ratios) * step / np.pi
+    largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
-
-    # log M(s): the log mean of e^(s times the sum) over all equally likely cohorts. It leaves out the
-    # probability that exactly `cohort` clients join, because `_compute_ratios` includes it.
-    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
-    others = len(dots) - cohort
-    log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)
-    log_mass = log_product - cohort * log_odds - log_cohorts
     log_noise = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + log_mass + log_noise)
+    return np.asarray(log_integral - tilt * points + _compute_log_moment(tilted) + log_noise)
+
+
+def _compute_log_moment(tilted: _TiltedCohort) -> float:
+    """Returns log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over cohorts.
+
+    All cohorts of this size are equally likely. The result leaves out the probability that exactly `size`
+    clients join if they join independently, because `_compute_ratios` includes it.
+    """
+    clients = len(tilted.dots)
+    size = tilted.size
+    log_product = np.sum(np.logaddexp(0.0, tilted.log_odds + tilted.tilt * tilted.dots))
+    # The log number of cohorts: the binomial coefficient of clients and size.
+    log_cohorts = -special.betaln(size + 1, clients - size + 1) - np.log(clients + 1)
+    return float(log_product - size * tilted.log_odds - log_cohorts)
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
     """Returns M(s + i t) / M(s) at times t (T,) for the sum over the cohort, without noise.
 
-    The result is multiplied by the probability that exactly as many independent clients join as the cohort
-    has. It is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with the
-    probability r of joining and the dot product a.
+    The result is multiplied by the probability that exactly `size` clients join if they join independently.
+    This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with each
+    client's probability r of joining and dot product a.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

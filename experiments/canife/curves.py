@@ -2,7 +2,8 @@
 
 A frame of rounds has a row for each measured round, and these columns:
 
-    round, test, health, norm, own     the round's number, the model's accuracy and the canary; see `Measured`
+    round, test                        the round's number, and the model's accuracy on the test set
+    health, norm, own                  measures of the canary; see `Measured`
     attack                             the accuracy of the attack
     deviation, clients                 the scores' standard deviation, and the clients' part of it
     published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
@@ -43,14 +44,14 @@ training: epsilon up to this round, composed of the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns the frame of rounds (see the module) for measured rounds of a training run."""
+    """Returns a data frame with a row for each measured round; the module documents its columns."""
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
-    mu = 1 / sigma if sigma else np.inf
+    mu = 1 / sigma if sigma else np.inf  # of a perfect canary
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        # The variance is smaller because cohorts are drawn without replacement from a finite population.
+        # Cohorts are drawn without replacement from a finite population, which reduces the variance.
         correction = 1 - setting.cohort / len(row.known)
         record = {
             "round": row.number,
@@ -77,37 +78,42 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
-    """Returns a frame of rounds with epsilon of the training run up to each round, by Renyi DP.
+    """Returns a frame of rounds with epsilon of the training run up to each measured round, by Renyi DP.
 
-    The epsilon of a measured round is converted to the noise multiplier of a Gaussian round with the same
-    epsilon. An infinite epsilon becomes the true noise multiplier. All rounds that the measured round
-    represents are charged this noise. The additional columns are
+    A measured round represents the unmeasured rounds before or after it. We convert its epsilon to the noise
+    multiplier of a Gaussian release with the same epsilon, and charge this noise for each round that it
+    represents. For an infinite epsilon we charge the true noise multiplier. The additional columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
-        training_lower, training_upper     from the ends of their intervals, converted by Renyi DP
+        training_lower, training_upper     from the ends of these estimates' intervals, converted by Renyi DP
         training_gaussian                  from the published estimates, converted exactly
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
 
     Args:
       setting: The setting of the training run.
-      frame: A frame of all measured rounds, in order.
+      frame: A frame of all measured rounds, in order (see the module).
       backward: True if a measured round represents the rounds before it, as in the public code. False if it
-        represents those after it, as in the paper.
+        represents the rounds after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
-    counts = rounds.forward(numbers, last)
+    counts = rounds.forward(
+        numbers, last
+    )  # the number of rounds that each measured round represents
     if backward:
         counts = rounds.backward(numbers)
 
     def charge(
         epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
     ) -> list[float]:
-        """Returns epsilon of the training run up to each round, from the rounds' epsilons at `delta`.
+        """Returns epsilon of the training run up to each measured round, from these rounds' epsilons.
 
-        `find_noise` is (epsilon, delta) -> the noise multiplier of a Gaussian release.
+        Args:
+          epsilons: The epsilon of each measured round at `delta`.
+          find_noise: (epsilon, delta) -> the noise multiplier of a Gaussian release.
+          delta: The delta of `epsilons`. The result has the delta of the training.
         """
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
@@ -118,7 +124,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
-    # The public code raises small estimates.
+    # The public code raises small estimates to the least value that it can convert.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     upper = frame["upper"].clip(rounds.MIN_EPSILON)
@@ -143,7 +149,8 @@ def average_over_seeds(
     infinite values and for a single seed.
 
     Args:
-      sweep: The sweep.
+      sweep: The sweep, which names the fields of the setting that are `curve` and `x`. If x is the round, the
+        frame also has epsilon of the training run (`compose`).
       stored: The setting of each stored training run, with the frame of its measured rounds.
     """
     frames = []
@@ -161,7 +168,7 @@ def average_over_seeds(
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats a frame of rounds as a table, with the meaning of its columns below."""
-    # The largest finite estimate has one error of each kind. It is 0 for very few scores.
+    # The largest finite estimate has one error of each kind. For very few scores it is 0, not negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -203,7 +210,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
 
     For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
     line adds the cost of the mock rounds to the accountant's epsilon, as if they were released (Errata C4).
-    `frame` is that of `compose`, with the same `backward`.
+    `frame` comes from `compose` with the same `backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -214,8 +221,9 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
     perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
-    # Mock rounds draw cohorts from fewer clients, so the sampling rate is higher.
     training = charge._replace(rounds=setting.rounds)
+    # Each measured round has one mock round for each score. They draw cohorts from fewer clients, so their
+    # sampling rate is higher.
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
@@ -237,7 +245,7 @@ def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
     """Formats a sweep's curves (`average_over_seeds`) as a table of means and deviations over seeds."""
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
-    if sweep.x != ROUND:  # these sweeps train without noise
+    if sweep.x != ROUND:  # these sweeps train without noise, so each epsilon is infinite
         decimals_by_name = {"deviation": 3, "attack": 2, "health": 3}
         heading = f"round {averages[ROUND].max()}, "
     columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}

@@ -97,17 +97,20 @@ def _norm(gradient: Array) -> Array:
 def make_designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample by gradient descent on a penalty on its gradient.
+    """Returns functions that design a sample. Gradient descent minimizes a penalty on the sample's gradient.
 
     Args:
       loss: The model's loss on a sample.
-      penalty: The penalty on the sample's gradient.
-      optimizer: The optimizer of the sample.
-      minibatch: The number of updates in a step, drawn without replacement.
+      penalty: The penalty on the gradient of this loss, in view of some clients' updates.
+      optimizer: The optimizer that changes the sample.
+      minibatch: The number of clients' updates in a step, drawn without replacement.
     """
 
-    def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the loss of a sample: the penalty on its gradient for a minibatch of the updates (n, p)."""
+    def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
+        """Returns the penalty of a sample for a random minibatch of the updates (n, p).
+
+        `loss`, `penalty` and `minibatch` are the arguments of `make_designer`.
+        """
         draw_key, loss_key = jax.random.split(key)
         gradient = jax.grad(loss)(theta, sample, loss_key)
         if minibatch < len(updates):
@@ -117,43 +120,45 @@ def make_designer(
 
     @jax.jit
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key, and returns the last and the best of the samples before each step.
+        """Takes a step for each key. Returns the last and the best of the samples before these steps.
 
-        The sample after the last step is not used, because its loss is not known.
+        The sample after the last step is not used, because no step computes its penalty.
         """
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent.
+            """Takes a step of gradient descent on `compute_penalty`, as the body of a scan.
+
+            theta, the updates and the optimizer are the same in all steps.
 
             Args:
               carry: The sample and the optimizer's state.
               key: The step's key.
 
             Returns:
-              The next carry, and the sample before the step with its loss.
+              The next carry, and the sample before the step with its penalty.
             """
             sample, state = carry
-            loss_before, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
+            penalty_before, slope = jax.value_and_grad(compute_penalty)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
-            return (optax.apply_updates(sample, changes), state), (sample, loss_before)
+            return (optax.apply_updates(sample, changes), state), (sample, penalty_before)
 
         start = (sample, optimizer.init(sample))
-        _, (samples, losses) = jax.lax.scan(descend, start, keys)
+        _, (samples, penalties) = jax.lax.scan(descend, start, keys)
 
         def choose(index: Any) -> Tree:
-            """Returns the sample before a step."""
+            """Returns the sample before the step with this index."""
             return jax.tree.map(lambda leaf: leaf[index], samples)
 
-        return Designed(choose(-1), choose(jnp.argmin(losses)), losses)
+        return Designed(choose(-1), choose(jnp.argmin(penalties)), penalties)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
         """Designs a sample; see `Designer`."""
-        # One more step gives the sample after all steps and its penalty. Its change is discarded.
+        # `take_steps` returns samples before its steps, so it takes one more to return the sample after
+        # `steps`.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
-        require(
-            jnp.isfinite(result.losses).all(), "the canary's design diverged: lower `design_rate`"
-        )
+        is_finite = jnp.isfinite(result.losses).all()
+        require(is_finite, "the canary's design diverged: lower `design_rate`")
         return result
 
     gradient = partial(jax.grad(loss), key=jax.random.key(0))

@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# The columns of a frame of rounds to draw over rounds, by the title of their panel.
+# The columns of a frame of rounds (`curves`) that a panel draws over rounds, by the panel's title.
 _OVER_ROUNDS = {
     "epsilon of the training": [
         "accountant",
@@ -39,7 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# By quantity: its panel's title, and the quantity of the panel's dashed lines, if any.
+# By column of the averages: its panel's title, and the column of the panel's dashed lines, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -59,7 +59,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
+        numbers = setting.measured()[-cell.runs :]  # each round counts as a run
+        rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
@@ -72,7 +73,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws epsilon of a training run and of its rounds, health and accuracies, and scores, in four panels.
+    """Draws four panels: epsilon of a training run, epsilon of its rounds, health and accuracies, and scores.
 
     Infinite values are left out.
 
@@ -108,29 +109,40 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     Three panels show deviation, attack and health. If x is the round, three more show the model's accuracy,
     and epsilon of a round and of the training run. Infinite values are left out.
     """
-    labels = averages["curve"].replace(PENALTIES)
-    labelled = averages.assign(curve=labels).set_index(["x", "curve"])
-    finite = labelled.replace(np.inf, np.nan)
-    colors = [style.BLUE, style.VERMILION, style.GREEN]
-
-    def draw_panel(axis: Axes, quantity: str, dashed: str) -> None:
-        """Draws a quantity's curves with bars, and dashed lines of another quantity unless it is ""."""
-        bars = finite[f"{quantity}_deviation"].unstack()
-        looks = {"ax": axis, "color": colors, "legend": False}
-        finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
-        if dashed:
-            # Matplotlib leaves names that begin with an underscore out of the legend.
-            finite[dashed].unstack().add_prefix("_").plot(style="--", **looks)
-            axis.set_ylim(0, None)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_xlabel(sweep.x.replace("_", " "))
-        if sweep.x != ROUND:
-            values = sorted(set(averages["x"]))
-            axis.set(xscale="log", xticks=values, xticklabels=values)
-            axis.minorticks_off()
-
+    curve = averages["curve"].replace(PENALTIES)  # penalties have labels
+    frame = averages.assign(curve=curve).set_index(["x", "curve"]).replace(np.inf, np.nan)
     number = len(_PANELS) if sweep.x == ROUND else 3
     panels = {}
-    for quantity, (title, dashed) in itertools.islice(_PANELS.items(), number):
-        panels[title] = partial(draw_panel, quantity=quantity, dashed=dashed)
+    for column, (title, dashed) in itertools.islice(_PANELS.items(), number):
+        bars = frame[f"{column}_deviation"]
+        draw_panel = partial(_draw_panel, x=sweep.x, solid=frame[column], bars=bars)
+        if dashed:
+            draw_panel = partial(draw_panel, dashed=frame[dashed])
+        panels[title] = draw_panel
     return draw_panels(f"{sweep.title}, by {sweep.curve}", panels, (3.5, 2.7), legend_columns=6)
+
+
+def _draw_panel(
+    axis: Axes, x: str, solid: pd.Series, bars: pd.Series, dashed: pd.Series | None = None
+) -> None:
+    """Draws a panel with solid curves and bars, and perhaps dashed curves.
+
+    Args:
+      axis: The axis.
+      x: The name of the quantity on the horizontal axis.
+      solid: The values of the solid curves, by x and name of the curve.
+      bars: The lengths of their bars.
+      dashed: The values of the dashed curves, or None.
+    """
+    looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
+    solid.unstack().plot(yerr=bars.unstack(), marker="o", ms=4, **looks)
+    if dashed is not None:
+        # Matplotlib leaves names that begin with an underscore out of the legend.
+        dashed.unstack().add_prefix("_").plot(style="--", **looks)
+        axis.set_ylim(0, None)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel(x.replace("_", " "))
+    if x != ROUND:
+        ticks = solid.unstack().index
+        axis.set(xscale="log", xticks=ticks, xticklabels=ticks)
+        axis.minorticks_off()

@@ -105,7 +105,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
-    moments = {
+    moments = {  # the mean and the standard deviation of pixels
         images.CIFAR10.name: (images.CIFAR10_MEAN, images.CIFAR10_STD),
         images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
     }
@@ -137,11 +137,12 @@ class Population(NamedTuple):
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Compiles the functions that train a setting's model and compute clients' updates."""
+    """Compiles the functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # All clients share compiled shapes, those of the client with the most examples.
+    # All clients share compiled shapes, which fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
+    # The choices of DP-FedAvg that are fixed at compilation, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
@@ -154,7 +155,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Returns the state after the rounds of a schedule, without canaries."""
+        """Returns the state after the setting's mechanism has trained the rounds of a schedule."""
         hyper = base.Hyperparameters(
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
@@ -205,7 +206,7 @@ def _compile_updates(
 ) -> UpdatesOf:
     """Compiles the function that trains each client from theta and returns the clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
-    # A constant key: clients shuffle their examples in the same order at each call, unlike in training.
+    # A constant key, so clients shuffle their examples in the same order at each call, unlike in training.
     key = root(setting.seed, "guess")
 
     @jax.jit
@@ -213,7 +214,7 @@ def _compile_updates(
         """Returns the clipped updates of members; see `UpdatesOf`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update (p,), the sum of updates over a cohort of one."""
+            """Returns a client's clipped update (p,), which is the sum of updates over a cohort of one."""
             cohort = member[None]
             return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 

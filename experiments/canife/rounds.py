@@ -1,12 +1,8 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-The estimate is not a confidence bound, because its threshold is chosen on the same scores. With n scores per
-world it is at most log((1 - delta) n - 1), however much the round leaks (Errata C6, C7). An epsilon is
-converted to the noise multiplier of a Gaussian release, either by the published inversion of Renyi DP or
-exactly (Errata C5).
-
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism. We compute its divergences by
-quadrature, because dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
+The estimate is not a confidence bound, because its threshold is chosen on the same scores. We compose rounds
+by Renyi DP of the Poisson-sampled Gaussian mechanism. Quadrature computes its divergences, because
+dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -71,7 +67,7 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of both worlds, and 0 if no threshold has errors of
-    both kinds (Errata C7).
+    both kinds. With n scores per world it is otherwise at most log((1 - delta) n - 1) (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -89,7 +85,8 @@ def best_epsilon(
     has_both = (false_positives > 0) & (false_negatives > 0)
     has_none = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
-    epsilons = np.select([has_none, has_both], [np.inf, epsilons], -np.inf)
+    # Thresholds with errors of one kind are never the best.
+    epsilons = np.select([has_none, has_both], [np.inf, epsilons], default=-np.inf)
     criterion = epsilons
     if by_accuracy:
         criterion = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
@@ -100,7 +97,7 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    values = np.maximum([epsilons[best], lower, upper], 0.0)
+    values = np.maximum([epsilons[best], lower, upper], 0.0)  # 0 if no threshold is the best
     return RoundEstimate(*values.tolist())
 
 
@@ -125,13 +122,14 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon."""
-
-    def compute_excess(sigma: float) -> float:
-        """Returns the epsilon for a noise multiplier minus the required epsilon."""
-        return renyi_epsilon(float(sigma), delta) - epsilon
-
-    return float(scipy.optimize.brentq(compute_excess, _MIN_SIGMA, _MAX_SIGMA, rtol=1e-13))
+    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon (Errata C5)."""
+    noise_multiplier = scipy.optimize.brentq(
+        lambda sigma: renyi_epsilon(float(sigma), delta) - epsilon,
+        _MIN_SIGMA,
+        _MAX_SIGMA,
+        rtol=1e-13,
+    )
+    return float(noise_multiplier)
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -171,8 +169,8 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the paper.
 
-    It represents itself and the rounds before the next measured one, and the last represents the rounds up to
-    `total`. `measured` has the increasing numbers of the measured rounds, from 1.
+    It represents itself and the rounds before the next measured round or, for the last, up to round `total`.
+    `measured` has the increasing numbers of the measured rounds.
     """
     return np.diff([*measured, total + 1])
 
@@ -180,7 +178,8 @@ def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
 def backward(measured: Sequence[int]) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the public code (Errata C8).
 
-    It represents itself and the rounds since the last measured one. `measured` is that of `forward`.
+    It represents itself and the rounds since the last measured round. `measured` has the increasing numbers
+    of the measured rounds.
     """
     return np.diff([0, *measured])
 
@@ -219,11 +218,12 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
 
     L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
     """
-    # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
+    # The integrand is a sum of terms that are the density of N(0, sigma^2) times L^k, with k from 0 to the
+    # order. Each of them is proportional to the density of N(k, sigma^2).
     low = -_GRID_REACH * sigma
     high = order + _GRID_REACH * sigma
-    # The density varies on the scale of sigma, and L on that of sigma^2. The minimum of sigma / 200 saves
-    # memory.
+    # The density varies on the scale of sigma, and L on the scale of sigma^2. The minimum of sigma / 200
+    # saves memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)

@@ -75,10 +75,13 @@ class ImageSamples(NamedTuple):
         return self._from_pixels(pixels, int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss on a sample. The key has no effect, because images are not drawn."""
-        features = sample.content.reshape(-1)  # what the model's `inputs` makes from bytes
-        if self.model.inputs is identity:  # the model takes bytes
-            # They are not rounded to bytes, which would remove the gradient.
+        """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
+
+        The key has no effect, because images are not drawn.
+        """
+        features = sample.content.reshape(-1)  # this model takes normalized pixels as a vector
+        if self.model.inputs is identity:
+            # This model takes bytes. We do not round them, because rounding has no gradient.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design does not change a fixed label.
@@ -128,11 +131,11 @@ class TextSamples(NamedTuple):
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Draws mixtures and returns the mean cross entropy of predicting each one after the first.
+        """Draws a mixture of characters for each place; returns the mean cross entropy of predicting them.
 
-        If each mixture is a single character, this is the model's loss.
+        The first is not predicted. If each mixture is a single character, this is the model's loss.
         """
-        # Tokens outside of the alphabet have weight 0.
+        # The alphabet's characters have the tokens 1, 2, ... Other tokens have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
@@ -150,7 +153,10 @@ class TextSamples(NamedTuple):
             kwargs: Any,
             context: nn.module.InterceptorContext,
         ) -> Any:
-            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs."""
+            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs.
+
+            Flax calls this function in place of each method `call` of a layer.
+            """
             is_embedding = isinstance(context.module, nn.Embed)
             if is_embedding and context.method_name == "__call__":
                 return mixtures @ context.module.embedding

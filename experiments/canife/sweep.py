@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.runtime.machine import Progress
-from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife import measured
 from experiments.canife.attacked import STARTS, Attacked, identity
@@ -141,9 +140,9 @@ def _make_sweep(
       base: The setting to change.
       seeds: The number of seeds, which are 0, 1, ...
       varied: The values of one or two fields, by name. The first field has a curve for each value. The second
-        field, or the round without one, is on the x axis.
+        field is on the x axis; if there is none, the round is.
     """
-    curve, x = (*varied, ROUND)[:2]
+    curve, x = (*varied, ROUND)[:2]  # names of fields; x is the round if only one field is varied
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
@@ -158,9 +157,6 @@ def _make_sweep(
 
 def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
-
-    def is_done(held: Holdings, data: DataSets) -> bool:
-        return len(measured.read(held, setting, numbers)) == len(numbers)
 
     # These import JAX when they are called, so that listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
@@ -179,10 +175,9 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         name=name,
         identity=json.dumps(identity(setting)),
         runs=len(numbers),
-        seconds=len(numbers)
-        * setting.design_steps
-        * _STEP_SECONDS,  # the design takes most of a round's time
-        is_done=is_done,
+        # The design takes most of a round's time.
+        seconds=len(numbers) * setting.design_steps * _STEP_SECONDS,
+        is_done=lambda held, data: len(measured.read(held, setting, numbers)) == len(numbers),
         open=open_cell,
         do=do,
         request=setting,

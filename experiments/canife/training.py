@@ -56,8 +56,8 @@ def measure_missing(
     """Trains a model, measures the missing ones among some rounds, and yields each after storing it.
 
     A round is measured with the model before it. Training proceeds in segments of `setting.every` rounds,
-    which share a compiled program and end before each round that can be measured. Raises InputError if the
-    model diverges.
+    which share a compiled program and end before each round that can be measured. It continues from a
+    checkpoint, if there is one. Raises InputError if the model diverges.
 
     Args:
       setting: The setting, from `prepare`.
@@ -78,15 +78,17 @@ def measure_missing(
         setting.design_batch or setting.cohort,
     )
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds and the state after them: 0 and the first state without a checkpoint.
+    # The number of trained rounds and the state after them. Without a checkpoint these are 0 and the start.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
     if trained >= missing[0]:  # too late to measure the first missing round
         trained = 0
         state = population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
-        if number > trained + 1:
-            state = population.train(state, trained + 1, setting.every)
+        if number > trained + 1:  # the state is not yet that before round `number`
+            state = population.train(
+                state, trained + 1, setting.every
+            )  # (state, first round, rounds)
             trained = number - 1
         require(
             jnp.isfinite(state.theta).all(),
@@ -111,7 +113,8 @@ def _measure(
 ) -> Measured:
     """Designs a canary for a round's frozen model theta (p,), and measures the round by mock rounds.
 
-    Mock rounds draw cohorts from `setting.population` training clients, the same for all rounds.
+    Mock rounds draw their cohorts from `setting.population` training clients. These clients are the same for
+    all measured rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -121,8 +124,9 @@ def _measure(
         f"the canary's gradient has norm {length:g}: design it with another `seed`",
     )
 
-    # The dot product of the canary's update with its direction, over C; 1 if it is clipped. As published, the
-    # canary's client sends the gradient without multiplying it by the learning rate (Errata C2).
+    # The dot product of the canary's update with its direction, over the clipping norm; 1 if the update is
+    # clipped. As published, the canary's client sends the gradient without multiplying it by the learning
+    # rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     canary_dot = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -154,8 +158,8 @@ def _simulate_attack(
 
     Args:
       setting: The setting.
-      client_dots: (M,) the clients' dot products with the canary's direction, over C.
-      canary_dot: The dot product of the canary's update with its direction, over C.
+      client_dots: (M,) the clients' dot products with the canary's direction, over the clipping norm.
+      canary_dot: The dot product of the canary's update with its direction, over the clipping norm.
       number: The number of the round, which determines the random draws.
     """
     sigma = setting.noise_multiplier
@@ -171,9 +175,9 @@ def _simulate_attack(
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
-    exact = np.inf
+    exact = np.inf  # without noise, a score identifies its world
     exact_then = np.inf
-    if sigma:  # without noise, a score identifies its world
+    if sigma:
         pair = cohort_law.score_densities(
             client_dots, setting.cohort, sigma, canary_dot, setting.as_published
         )
@@ -230,16 +234,16 @@ def _design_canary(
     if setting.keep_best:
         last = result.best
 
-    # A key that differs from all keys of the design. `fold_in` takes a number, here a checksum of a name.
+    # The penalties of the first and the last sample, whose texts, if any, are drawn. Their key differs from
+    # all keys of the design: `fold_in` takes a number, here the checksum of a name.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    final_samples = []
     penalties = []
     for sample, sample_key in zip((first, last), jax.random.split(text_key), strict=True):
-        final_samples.append(population.samples.draw_text(sample, sample_key))
-        gradient = designer.gradient(theta, final_samples[-1])
+        drawn = population.samples.draw_text(sample, sample_key)
+        gradient = designer.gradient(theta, drawn)
         penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before
-    return final_samples[-1], health
+    return drawn, health

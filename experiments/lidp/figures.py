@@ -1,13 +1,13 @@
 """Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-A figure and its table show the same records. A bound from fewer runs uses a random part of the stored runs.
+n is the number of runs per world, K the number of canaries in a run, and d the dimension. A bound from fewer
+than all stored runs uses random parts of them.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,15 @@ from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 MIN_RUNS = 40  # the fewest runs on a curve, if twice as many are stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # random parts of the runs; a bound from fewer runs is their mean
-_X_AXES = {  # by panel: the field of an audit on the horizontal axis, and the axis' label
-    "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
-    "over K": ("canaries", "canaries K"),
-    "over d": ("dimension", "dimension d"),
+_NUM_PARTS = 8  # a bound from fewer runs is the mean over this many random parts of the runs
+# The field of a `MechanismAudit` on the horizontal axis, and the axis' label, by panel.
+_X_FIELDS = {"over n": "runs", "over K": "canaries", "over d": "dimension"}
+_X_LABELS = {
+    "over n": r"runs n a world; $K = \sqrt{n}$",
+    "over K": "canaries K",
+    "over d": "dimension d",
 }
-# By field: label, color, and matplotlib's format of marker and line. The order, 1, 2 or 4, is the highest
+# Label, color, and matplotlib's format of marker and line, by field. The order, 1, 2 or 4, is the highest
 # moment of a run's detected canaries that Wilson's intervals use.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
@@ -66,6 +68,7 @@ _GAPS = {
     "slope": ("slope -1", BLACK, ":"),
 }
 _BOUND_LABEL = "lower bound on epsilon"
+_SIZE = (3.7, 2.9)  # of a panel, in inches
 _RULE = "-" * 80
 _NOTES = """\
 mean (standard deviation) over seeds
@@ -89,9 +92,9 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
       levels: The delta and confidence of the bounds.
 
     Returns:
-      A record with the largest epsilon over numbers of runs, `epsilon_1` of one canary by order 1, and
-      `epsilon_2` and `epsilon_4` of several by these orders, and the ratios of runs `gain_2` and `gain_4`
-      (`compute_gain`).
+      A record with the largest epsilon over all numbers of runs: `epsilon_1` with one canary and order 1,
+      `epsilon_2` and `epsilon_4` with several canaries and orders 2 and 4. `gain_2` and `gain_4` are the
+      ratios of runs for these orders (`compute_gain`).
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -105,7 +108,7 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, over the number of runs n and over that of canaries K.
+    """Returns an attack's lower bounds on epsilon, over runs n and over canaries K.
 
     Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
     the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
@@ -116,36 +119,43 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
       levels: The delta and confidence of the bounds.
 
     Returns:
-      Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and a bound for each
-      of _METHODS that allows this number of canaries. Plotted against n,
-      `single` is the order-1 bound with one canary.
+      Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
+      `_compute_bounds`. Over n, `single` is the order-1 bound with one canary.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
-
-    def bound(over: str, canaries: int, runs: Sequence[int], x: Sequence[int]) -> pd.DataFrame:
-        """Returns the bounds from parts of the runs, one row for each number of `runs`."""
-        bounds = pd.DataFrame({"over": over, "canaries": canaries, "x": x})
-        for method in _METHODS:
-            if canaries >= _find_method(method).canaries:
-                bounds[method] = compute_curve(method, by_canaries[canaries], runs, levels)
-        return bounds
-
+    runs = choose_numbers_of_runs(all_runs)
     several = sorted(by_canaries.keys() - {1}) or [1]
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
-    runs = choose_numbers_of_runs(all_runs)
-    over_runs = bound("n", nearest, runs, runs)
+    over_runs = _compute_bounds(by_canaries[nearest], runs, levels)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    records: list[Record] = over_runs.to_dict("records")
+    frames = [over_runs.assign(over="n", canaries=nearest, x=runs)]
     for canaries in sorted(by_canaries):
-        records += bound("K", canaries, [all_runs], [canaries]).to_dict("records")
+        over_canaries = _compute_bounds(by_canaries[canaries], [all_runs], levels)
+        frames.append(over_canaries.assign(over="K", canaries=canaries, x=canaries))
+    records: list[Record] = []
+    for frame in frames:
+        records += frame.to_dict("records")
     return records
 
 
-def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all runs.
+def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.DataFrame:
+    """Returns a row of lower bounds on epsilon for each number of runs (see `compute_curve`).
 
-    Larger random parts have more runs in common, so their mean epsilon is less precise.
+    It has a column for each of _METHODS that allows the scores' number of canaries in a run.
+    """
+    bounds = pd.DataFrame(index=range(len(runs)))
+    for method in _METHODS:
+        if scores.scores.shape[1] >= _find_method(method).canaries:
+            bounds[method] = compute_curve(method, scores, runs, levels)
+    return bounds
+
+
+def choose_numbers_of_runs(runs: int) -> list[int]:
+    """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
+
+    They are even, so that each world has half of them. The curve ends at half of all runs, because larger
+    random parts have more runs in common, which makes their mean epsilon less precise.
     """
     most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -153,9 +163,15 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean epsilon from random parts of the runs, for each number of runs in a part.
+    """Returns the mean lower bound on epsilon from random parts of the runs, for each number of runs.
 
-    `method` is a key of _METHODS. A part with all runs is used once.
+    A number of all runs has only one part.
+
+    Args:
+      method: The method of the bound, a key of _METHODS.
+      scores: The scores of all runs.
+      runs: The numbers of runs in a part.
+      levels: The delta and confidence of the bounds.
     """
     rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
     bound = _find_method(method).bound
@@ -192,9 +208,13 @@ def compute_gain(
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws `count` runs without replacement, an even number. Half of the runs with one canary insert it."""
+    """Draws `count` of the runs without replacement, an even number.
+
+    Runs with several canaries have a coin for each, so any of them are drawn. If runs have one canary, half
+    of the drawn ones insert it.
+    """
     if scores.scores.shape[1] > 1:
-        # Sorting keeps all runs in order.
+        # Sorted, so a part with all runs has them in the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
@@ -203,13 +223,18 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs at which the largest epsilon so far reaches a level.
+    """Returns the fewest runs with which the largest `epsilons` so far reaches a level.
 
-    Between the numbers of runs, epsilon is linear in their logarithm.
+    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the runs.
+
+    Args:
+      runs: Increasing numbers of runs.
+      epsilons: The epsilon for each number of runs; one of them is at least `level`.
+      level: The epsilon to reach.
     """
     highest = np.maximum.accumulate(epsilons)
-    reached = int(np.argmax(highest >= level))
-    around = slice(max(reached - 1, 0), reached + 1)
+    reached = int(np.argmax(highest >= level))  # the first index
+    around = slice(max(reached - 1, 0), reached + 1)  # it and the index before it, if any
     return math.exp(np.interp(level, highest[around], np.log(runs[around])))
 
 
@@ -236,30 +261,30 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
-    """Returns an audit of the Gaussian mechanism as a record, from its stored answer.
+    """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
-    The record has the fields of the audit and these fields for each method: the mean epsilon over seeds
-    (named as the method), its standard deviation (`_deviation`), the standard error of the mean (`_error`),
-    and a text with mean and deviation (`_shown`). `gain_2` and `gain_4` are the means of orders 2 and 4 minus
-    that of order 1. `exact` is the mechanism's epsilon, `window` the largest epsilon that the paper's
-    thresholds allow (Errata L2).
+    The record has the `panel` and its `heading`, the fields of the audit, and the one on the horizontal axis
+    as `x`. For each method it has the mean epsilon over seeds (named as the method), its standard deviation
+    (`_deviation`), the standard error of the mean (`_error`), and a text with mean and deviation (`_shown`).
+    `gain_2` and `gain_4` are the means of orders 2 and 4 minus the mean of order 1. `exact` is the epsilon of
+    the mechanism, `window` the largest epsilon that the paper's thresholds allow (Errata L2). `answer` is the
+    stored result of `gaussian_mechanism.find_epsilons`, whose gaps of moments are also in the record.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
     by_rdp = f"{panel}: epsilon {audit.epsilon:g} by RDP"
-    by_method = answer.pop("epsilons")
     record: Record = {
         "panel": panel,
         "heading": f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window",
         **audit._asdict(),
+        "x": getattr(audit, _X_FIELDS[panel]),
         "exact": exact,
         "window": window,
-        **answer,  # the gaps of moments
+        **answer,
     }
-    record["x"] = record[_X_AXES[panel][0]]
-    for method, epsilons in by_method.items():
+    for method, epsilons in answer["epsilons"].items():
         mean = np.mean(epsilons)
         deviation = np.std(epsilons)
         record[method] = mean
@@ -275,7 +300,10 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
 def _read_scores(
     sweep: Sweep, evidence: Evidence
 ) -> tuple[dict[tuple[str, str], dict[int, Scores]], int]:
-    """Returns stored scores by (attack, panel), then by canaries, and the number of missing audits."""
+    """Returns stored scores of trained models, and the number of missing audits.
+
+    The scores are in a dictionary for each (attack, panel), by the number of canaries in a run.
+    """
     groups: dict[tuple[str, str], dict[int, Scores]] = {}
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
@@ -298,7 +326,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of Figure 5 for each attack, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
-    first = sweep.audits()[0]
+    first = sweep.audits()[0]  # all have the same panel, upper bound and number of runs
     composition = Composition(*first.setting.composition)
     upper = at_most(participant_upper_bound(composition, evidence.levels.delta), 2)
     heading = f"{first.panel}, upper bound {upper}, n = {first.runs:,}"
@@ -314,69 +342,86 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     """Draws Figure 3: lower bounds on epsilon over runs n, canaries K and dimension d.
 
     Each panel also has the exact epsilon, and the largest epsilon that the paper's thresholds allow with one
-    canary.
+    canary. `_describe` returns the records.
     """
+    return draw_panels_of(
+        records, title, _draw_panel_of_epsilons, _SIZE, ylabel=_BOUND_LABEL, legend_columns=4
+    )
 
-    def draw_panel(axis: Axes, records: Records) -> None:
-        """Draws the bounds of one panel. In the panel over n, bounds with one canary are separate lines."""
-        single = select(records, panel="over n", canaries=1)
-        several = [record for record in records if record not in single]
-        plot_lines(axis, several, _METHODS)
-        plot_lines(axis, single, _SINGLE)
-        xlabel = _X_AXES[records[0]["panel"]][1]
-        plot_lines(axis, several or single, _LIMITS, xlabel=xlabel, xscale="log")
-        axis.set_title(records[0]["heading"].replace(", ", "\n", 1), fontsize=10)
 
-    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 4}
-    return draw_panels_of(records, title, draw_panel, (3.7, 2.9), **look)
+def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
+    """Draws the bounds of one panel of Figure 3. Over n, bounds with one canary are separate lines."""
+    single = select(records, panel="over n", canaries=1)
+    several = [record for record in records if record not in single]
+    plot_lines(axis, several, _METHODS)
+    plot_lines(axis, single, _SINGLE)
+    xlabel = _X_LABELS[records[0]["panel"]]
+    plot_lines(axis, several or single, _LIMITS, xlabel=xlabel, xscale="log")
+    title = records[0]["heading"].replace(", ", "\n", 1)  # the heading is too long for one line
+    axis.set_title(title, fontsize=10)
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
     """Draws Figure 4: changes of epsilon over canaries K, and the dependence of canaries' detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4. The dependence is shown over K and over the dimension d, next to a
-    line with slope -1, which is the decay that the paper reports (Errata L6).
+    changes from order 1 to orders 2 and 4. The dependence, `second` and `fourth`, is shown over K and over
+    the dimension d, next to a line with slope -1, which is the decay that the paper reports (Errata L6).
+    `_describe` returns the records.
     """
-    several = [record for record in records if "second" in record]
+    several = [record for record in records if "second" in record]  # more than one canary
     singles = select(records, panel="over K", canaries=1)
     single = singles[0]["wilson_1"] if singles else math.nan
     gains = []
     for record in select(several, panel="over K"):
         gains.append({**record, "bias": record["wilson_1"] - single})
-    look: dict[str, Any] = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
-    panels = {"change of epsilon": partial(plot_lines, records=gains, looks=_GAINS, **look)}
+    draw_lines = partial(plot_lines, xscale="log")
+    xlabel = _X_LABELS["over K"]
+    panels = {"change of epsilon": partial(draw_lines, records=gains, looks=_GAINS, xlabel=xlabel)}
     for panel in ("over K", "over d"):
         gaps = pd.DataFrame(select(several, panel=panel))
         if len(gaps):  # an empty logarithmic axis has no range
+            # On logarithmic axes this is a line with slope -1 through the first point of `second`.
             gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
-            look = {"xlabel": _X_AXES[panel][1], "xscale": "log", "yscale": "log"}
-            draw_gaps = partial(plot_lines, records=gaps, looks=_GAPS, **look)
-            panels[f"dependence of detections {panel}"] = draw_gaps
-    return draw_panels(title, panels, (3.7, 2.9), legend_columns=3)
+            panels[f"dependence of detections {panel}"] = partial(
+                draw_lines, records=gaps, looks=_GAPS, xlabel=_X_LABELS[panel], yscale="log"
+            )
+    return draw_panels(title, panels, _SIZE, legend_columns=3)
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
-    """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K."""
+    """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K.
 
-    def draw_panel(axis: Axes, records: Records) -> None:
-        """Draws the bounds of one attack over n or over K."""
-        ticks = list(map(itemgetter("x"), records))
-        xlabel = "canaries K"
-        if records[0]["over"] == "n":
-            ticks = ticks[::2]  # the labels of all ticks would overlap
-            xlabel = f"runs, K = {records[0]['canaries']}"
-        axis.set(xlabel=xlabel, xscale="log")
-        looks = {"single": _K_1, **_METHODS}
-        plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks)
-
-    look: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
-    figure = draw_panels_of(records, records[0]["heading"], draw_panel, (4, 2.4), 2, **look)
+    `title` has no effect, because the heading of the records is the title.
+    """
+    figure = draw_panels_of(
+        records,
+        records[0]["heading"],
+        _draw_panel_of_bounds,
+        size=(4, 2.4),
+        across=2,
+        ylabel=_BOUND_LABEL,
+        legend_columns=5,
+        sharey="row",
+    )
     for axis in figure.axes:  # only now, since this fixes the upper end that a row's panels share
         axis.set_ylim(bottom=0)
     return figure
 
 
+def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
+    """Draws the bounds of one attack over n or over K, from records of `compare_canaries`."""
+    ticks = [record["x"] for record in records]
+    xlabel = _X_LABELS["over K"]
+    if records[0]["over"] == "n":
+        ticks = ticks[::2]  # the labels of all ticks would overlap
+        xlabel = f"runs, K = {records[0]['canaries']}"
+    axis.set(xlabel=xlabel, xscale="log")
+    looks = {"single": _K_1, **_METHODS}
+    plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks)
+
+
+# The columns of the fields of a `MechanismAudit`.
 _AUDIT = [
     field("panel"),
     field("epsilon"),
@@ -389,8 +434,8 @@ _AUDIT = [
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 3: the mean and standard deviation over seeds of each method's epsilon."""
     columns = list(_AUDIT)
-    for method, (head, *_) in _METHODS.items():
-        columns.append(text_field(f"{method}_shown", head, 15))
+    for method, (label, *_) in _METHODS.items():
+        columns.append(text_field(f"{method}_shown", label, width=15))
         columns += [field(method), field(f"{method}_deviation")]
     return _make_table(title, columns, records, [_RULE, _NOTES])
 
@@ -399,23 +444,23 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments."""
     columns = [
         *_AUDIT,
-        field("gain_2", "gain, order 2", ".3f", 15),
-        field("gain_4", "gain, order 4", ".3f", 14),
-        field("second", "|mu_2-mu_1^2|", ".2e", 14),
-        field("fourth", "|mu_4-mu_2^2|", ".2e", 14),
+        field("gain_2", "gain, order 2", show=".3f", width=15),
+        field("gain_4", "gain, order 4", show=".3f", width=14),
+        field("second", "|mu_2-mu_1^2|", show=".2e", width=14),
+        field("fourth", "|mu_4-mu_2^2|", show=".2e", width=14),
     ]
     return _make_table(title, columns, records, [_RULE])
 
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns Table 1 from records of `compare_with_single`, with the harmonic means of gains below."""
-    columns = [field("entry", "epsilon of", "{:.44}".format, 44, left=True)]
+    columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for order, head in ((1, "K = 1"), (2, "2"), (4, "4")):
-        columns.append(field(f"epsilon_{order}", head, _show_bound, 7, none="-"))
-    means = f"{'mean':<65}"
-    for key in ("gain_2", "gain_4"):
-        columns.append(field(key, key.replace("_", " "), ".2f", 7, none="-"))
-        gains = [record[key] for record in records if record[key] is not None]
+        columns.append(field(f"epsilon_{order}", head, _show_bound, width=7, none="-"))
+    means = f"{'mean':<65}"  # the line below the gains' columns, which begin at character 65
+    for name in ("gain_2", "gain_4"):
+        columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
+        gains = [record[name] for record in records if record[name] is not None]
         mean = "-"
         if gains:
             mean = f"{statistics.harmonic_mean(gains):.2f}"
@@ -426,8 +471,8 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 def make_bounds_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 5: epsilon for each attack, number of canaries and method."""
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
-    for method, (head, *_) in _METHODS.items():
-        columns.append(field(method, head, _show_bound, 8, none="-"))
+    for method, (label, *_) in _METHODS.items():
+        columns.append(field(method, label, _show_bound, width=8, none="-"))
     return _make_table(title, columns, select(records, over="K"), [_RULE])
 
 

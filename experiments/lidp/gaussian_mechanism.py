@@ -41,17 +41,18 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
       progress: Called with the number of runs when a seed is done.
 
     Returns:
-      epsilons: For each method, the lower bounds on epsilon of all seeds.
-      second, fourth: The means over seeds of `moment_gaps`, if defined.
+      A dictionary: `epsilons` has the lower bounds on epsilon of all seeds, by method, and `second` and
+      `fourth` are the means over seeds of `moment_gaps`, if K is large enough for them.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
     audit_seed = partial(_audit_seed, audit, thresholds)
-    seeds = []
-    for by_seed in in_order(audit_seed, range(audit.seeds), processes):
-        seeds.append(by_seed)
+    results = []
+    for result in in_order(audit_seed, range(audit.seeds), processes):
+        results.append(result)
         progress(audit.runs)
-    epsilons, gaps = map(pd.DataFrame, zip(*seeds, strict=True))
+    # Each frame has a row for each seed, and a column for each method or gap.
+    epsilons, gaps = map(pd.DataFrame, zip(*results, strict=True))
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
 
 
@@ -60,7 +61,7 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the lower bound on epsilon by each method for one seed, and the gaps between moments.
 
-    `thresholds` has the threshold of each order of Wilson's intervals. The gaps use that of order 2.
+    `thresholds` has a threshold for each order of Wilson's intervals. The gaps use the threshold of order 2.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -68,15 +69,16 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # With a single canary there is no order 2, and no gap that needs its threshold.
+    # With a single canary there is no order 2. Then there are no gaps either, so any threshold will do.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries
-    in n other runs. The others insert K - 1 canaries, so both are neighbours.
+    Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries,
+    which are not inserted, in n other runs. These insert K - 1 other canaries. So the two kinds of runs
+    differ in one canary, like neighboring data sets.
     """
     rng = np.random.default_rng(seed)
     # Each run needs a K x K matrix, so blocks of runs bound the memory.
@@ -90,6 +92,8 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
+
+    K is the number of canaries in a run.
 
     As in the paper's code, thresholds are between the smaller 10% quantile and the larger 90% quantile of
     inserted and of fresh canaries' scores (Errata L2).
@@ -110,17 +114,17 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound of this order, 1, 2 or 4, on the probability that an inserted canary's score
-    reaches the threshold. p_0 is the upper bound for a fresh canary.
+    reaches the threshold. p_0 is Wilson's upper bound on this probability for a fresh canary.
     """
-    error = (1 - levels.confidence) / 2  # of each of the two bounds
-    limits = []
-    for scores in (design.inserted, design.fresh):
-        detected = (scores >= threshold).sum(1)
-        limits.append(
-            lifted.exchangeable_limits(detected, scores.shape[1], order, error, lifted.wilson)
-        )
-    p_1 = limits[0][0]
-    p_0 = limits[1][1]
+    find_limits = partial(
+        lifted.exchangeable_limits,
+        canaries=design.inserted.shape[1],
+        order=order,
+        error=(1 - levels.confidence) / 2,  # of each of the two bounds
+        interval=lifted.wilson,
+    )
+    p_1, _ = find_limits((design.inserted >= threshold).sum(1))
+    _, p_0 = find_limits((design.fresh >= threshold).sum(1))
     if p_1 <= levels.delta:
         return 0.0
     return float(np.log((p_1 - levels.delta) / p_0))
@@ -152,7 +156,8 @@ def window_limit(sigma: float, delta: float) -> float:
     """Returns the largest epsilon that any number of runs can show with thresholds in the paper's window.
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
-    best threshold in the window is the largest, the 90% quantile of the scores with the canary (Errata L2).
+    best threshold in the window is the largest, the 90% quantile of the scores with the canary (Errata L2). A
+    fraction p_1 = 10% of these scores is above it, and a fraction p_0 of the scores without the canary.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -162,14 +167,14 @@ def window_limit(sigma: float, delta: float) -> float:
 def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of the canaries in n runs that insert them.
 
-    K coordinates per run are enough: those in the Gram-Schmidt basis of its canaries. There the canaries are
-    the normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
+    In the Gram-Schmidt basis of a run's K canaries, K coordinates are enough. There the canaries are the
+    normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
     Entries on it are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
-    diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
-    rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
+    i = np.arange(canaries)  # the diagonal entry of row i has d - i degrees of freedom
+    rows[:, i, i] = np.sqrt(rng.chisquare(dimension - i, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
     # (n, K): the release of each run, projected onto the span of its canaries.
     released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
@@ -204,7 +209,11 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines of angles between a fixed direction and uniform directions in R^dimension."""
+    """Draws cosines of angles between a fixed direction and uniform directions in R^dimension.
+
+    A standard normal vector has a uniform direction. `along` is the vector's coordinate along the
+    fixed direction, and `across_squared` the sum of its other squared coordinates.
+    """
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return along / np.sqrt(along**2 + across_squared)

@@ -7,7 +7,7 @@ They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Se
     paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
              100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Errata L7 and L9 say how the trained models differ from the paper's.
+Errata L7 and L9 describe how the trained models differ from the paper's.
 """
 
 import dataclasses
@@ -188,27 +188,30 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     epsilon 4. In the panel over d, K is sqrt(n). The other panels have d = 10,000.
     """
     runs = size.mechanism_runs
-    cells = []
-
-    def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds the cell of one audit."""
-        audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
-        cells.append(_make_mechanism_cell(panel, audit))
-
+    base = MechanismAudit(
+        runs,
+        canaries=math.isqrt(runs),
+        dimension=_DIMENSION,
+        epsilon=4.0,
+        seeds=size.seeds,
+        **Level()._asdict(),
+    )
+    audits = []
     for n in size.single_runs:
-        add("over n", n, 1, _DIMENSION, epsilon=1.0)
+        audits.append(("over n", base._replace(runs=n, canaries=1, epsilon=1.0)))
     for n in size.lifted_runs:
-        add("over n", n, math.isqrt(n), _DIMENSION, epsilon=1.0)
+        audits.append(("over n", base._replace(runs=n, canaries=math.isqrt(n), epsilon=1.0)))
     for canaries in size.over_canaries:
-        add("over K", runs, canaries, _DIMENSION, epsilon=4.0)
+        audits.append(("over K", base._replace(canaries=canaries)))
     for dimension in size.dimensions:
-        add("over d", runs, math.isqrt(runs), dimension, epsilon=4.0)
-    return cells
+        audits.append(("over d", base._replace(dimension=dimension)))
+    return [_make_mechanism_cell(*panel_and_audit) for panel_and_audit in audits]
 
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # Fitted to measured times. Choosing thresholds takes as long as one seed, and two cores share the seeds.
+    # Constants fitted to measured times. Choosing thresholds takes as long as one seed, and then two cores
+    # share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
@@ -232,16 +235,17 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:
-    """Returns the audits of trained models, with `runs` runs each.
+    """Returns the cells that audit trained models, with `runs` runs each.
 
-    Each of `places` has a training, the name of an attack, an epsilon, and the number of canaries in a run.
+    Each of `places` has a training, an attack (a key of ATTACKS), the claimed epsilon (one of EPSILONS), and
+    the number of canaries in a run.
     """
     cells = []
     for training, attack, epsilon, canaries in places:
         adversary = ATTACKS[attack]
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
-        row = EPSILONS.index(epsilon)
+        index = EPSILONS.index(epsilon)
         setting = setting_of(
             training.model,
             adversary=adversary.name,
@@ -251,9 +255,10 @@ def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) ->
             sampler=f"poisson:{training.sampling_rate!r}",
             batch_size=_BATCH_SIZE,
             learning_rate=training.learning_rate,
-            clipping_norm=training.clipping_norms[row],
-            noise_multiplier=training.noise[row],
+            clipping_norm=training.clipping_norms[index],
+            noise_multiplier=training.noise[index],
         )
         panel = f"{task(training.model).label}, epsilon {epsilon:g}"
-        cells.append(audit_cell(Audited(panel, attack, canaries, setting, runs)))
+        audited = Audited(panel, series=attack, x=canaries, setting=setting, runs=runs)
+        cells.append(audit_cell(audited))
     return cells

@@ -1,7 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. Everything else is computed from stored cosines. An estimate from all iterates fits
-normal distributions to maxima over rounds, although maxima are not normal (Errata O13).
+Table 1 is simulated. The others show stored cosines. For the observer of all iterates, a canary's cosine is
+the largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
 from audit.methods.one_shot import FITTED, LIMITS, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report import style
+from audit.report.table import Column
 from audit.settings.federated import FederatedSetting
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
@@ -36,7 +37,6 @@ from experiments.cells import federated
 from experiments.cells.cell import DataSets
 from experiments.one_shot.sweep import (
     DELTA,
-    SIMULATIONS,
     PlannedSweep,
     Simulations,
     SplitPlan,
@@ -51,14 +51,10 @@ Array = NDArray[np.float64]
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
 # The distribution of a cosine with the final model for a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
-# An estimate agrees with the paper's Table 1 up to these differences.
-_MAX_ERRORS = 3.0  # between the means, in standard errors
-_MAX_DEVIATION = 0.3  # between the standard deviations, relative to the paper's
+
 _SIMULATED_NOTE = """\
 mean (standard deviation) over simulations; estimates are not bounds
-fitted: the estimate as printed in the paper
-*: the equal-variance mean differs from the paper's by more than 3 standard
-errors and rounding, or its standard deviation by more than 30%"""
+fitted: the estimate as printed in the paper"""
 _FLOORS_NOTE = "mean (95% quantile) without leakage, for a known null"
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
@@ -85,6 +81,7 @@ sigma,dimension,mean,deviation
 4.22,10000000,1.00,0.07"""
 TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
+# The rows of the paper's tables, by the name of the paper's data.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -106,8 +103,8 @@ _NUM_CURVE_POINTS = 600
 _COLORS = (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
 _PANEL_SIZE = (2.6, 2.4)  # in inches
 _NULL_REACH = 4.0  # the null density is drawn up to this many standard deviations from 0
-# What the observer sees, by the prefix of its fields in a record.
-_OBSERVED = {"all": "all iterates", "final": "final model"}
+# What an observer sees, by the value of the setting's field `observe`.
+_OBSERVERS = {"all": "all iterates", "final": "final model"}
 _SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marker and line
     "one run": ("one run", style.BLUE, "o-"),
     "several runs": ("several runs", style.VERMILION, "s--"),
@@ -118,10 +115,10 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    A record has the `exact` epsilon at DELTA. For each method of
+    A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of
     `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
-    (`<method>_deviation`), and both as text (`<method>_shown`). If the paper has this cell, the record also
-    has the paper's values (`paper`) and a `star` if our equal-variance estimate disagrees with them.
+    (`<method>_deviation`), and both as text (`<method>_shown`). If the paper's Table 1 has this sigma and
+    dimension, the record also has the paper's values as text (`paper`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -135,40 +132,41 @@ def simulate(plan: Simulations) -> list[Record]:
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
             observed = one_shot.fit(cosines[:, index], dimension)
-            for name, estimate in FITTED.items():
+            for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
-                record[name] = epsilons.mean()
-                record[f"{name}_deviation"] = epsilons.std()
-                record[f"{name}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
+                record[method] = epsilons.mean()
+                record[f"{method}_deviation"] = epsilons.std()
+                record[f"{method}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
             if (sigma, dimension) in TABLE_1.index:
                 record["paper"] = _show_pair(*TABLE_1.loc[sigma, dimension])
-                record["star"] = "" if agrees(record, plan.simulations) else "*"
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
 
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
-    """Returns the canaries' cosines (simulations, sigmas, canaries) with their noisy sum.
+    """Returns cosines (simulations, sigmas, canaries) of canaries with the sum of all canaries plus noise.
 
-    A simulation draws sqrt(dimension) uniform unit vectors and uses them for every sigma.
+    A simulation draws sqrt(dimension) uniform unit vectors as canaries and uses them for every sigma, the
+    standard deviation of the noise.
     """
     canaries = int(np.sqrt(dimension))
     cosines = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
-        # Coordinates in the canaries' span need little memory in large dimensions.
-        rows = cosine_law.draw_canaries(rng, canaries, dimension)
+        # Only the canaries' coordinates in their own span, which need little memory in large dimensions.
+        coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
         for sigma in plan.sigmas:
-            cosines.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
+            cosines.append(cosine_law.draw_cosines(rng, coordinates, dimension, sigma))
     return np.reshape(cosines, (plan.simulations, len(plan.sigmas), canaries))
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields a record for each training run of a plan with stored scores of all iterates and the final model.
 
-    A record has the `plan`, the `noise` multiplier, the number of `repetitions`, the `analytical` epsilon of
-    one repetition, the `accounted` epsilon of all, the model's `accuracy` with canaries and its
-    `plain_accuracy` without (None if not stored), and the fields of `_observe`.
+    A record has the `plan`, the `noise` multiplier, the number of rounds in which a canary takes part
+    (`repetitions`), the `analytical` epsilon of one of these rounds, and the `accounted` epsilon of all. It
+    has the model's `accuracy` with canaries and its `plain_accuracy` without (None if not stored), and for
+    each observer the fields of `_estimate`.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -186,92 +184,106 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
             "accuracy": next(iter(all_iterates.accuracies), None),
             "plain_accuracy": next(iter(plain_accuracies), None),
-            **_observe("all", all_iterates.scores, plan, levels),
-            **_observe("final", final_model.scores, plan, levels),
+            **_estimate("all", all_iterates.scores, plan, levels),
+            **_estimate("final", final_model.scores, plan, levels),
         }
 
 
-def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
-    """Returns what the paper's method concludes from the first run's cosines.
+def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
+    """Returns the paper's estimates from the cosines of a store's first run, as fields of a record.
 
-    `name` is a key of _OBSERVED, and the beginning of the record's fields: the fitted estimate (`all`), its
-    standard error (`all_error`), its distribution without leakage (`all_floor`), the paper's lower value,
-    which is not a bound (`all_in_sample`), and the `all_cosines`.
+    Args:
+      observer: "all" if each score is a canary's largest cosine over all iterates, "final" if it is the
+        cosine with the final model.
+      scores: The stored cosines, and which canaries were inserted.
+      plan: The plan of the run.
+      levels: The delta of epsilon, and the confidence of the lower value.
 
-    The distribution of a maximum over iterates is unknown, so it is fitted to canaries that are not inserted.
+    Returns:
+      Fields whose names begin with the observer. For "final" they are
+
+          final              the estimate of epsilon from normal distributions fitted to the cosines
+          final_error        its standard error
+          final_floor        its mean and 95% quantile without leakage
+          final_in_sample    eps_lo, the paper's lower value, which is not a bound (Errata O7)
+          final_cosines      the cosines as `Cosines`: "observed" of inserted canaries, "unobserved" of others
     """
     values = scores.scores[0]  # (canaries,)
-    presence = scores.presence[0]
-    unobserved = None if name == "final" else values[~presence]
-    cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
+    is_inserted = scores.presence[0]
+    not_inserted = None  # the distribution of a cosine without leakage is known
+    if observer == "all":
+        # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
+        not_inserted = values[~is_inserted]
+    cosines = one_run_evidence.check_own_cosines(values[is_inserted], not_inserted, plan.dimension)
     fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
     error = 1 - levels.confidence  # the probability that the limit of an error rate fails
-    prior = LIMITS[one_shot.ONE_SHOT_JEFFREYS]
+    jeffreys = LIMITS[one_shot.ONE_SHOT_JEFFREYS]  # the prior of Jeffreys' limits of error rates
+    in_sample = one_shot.in_sample(cosines, levels.delta, error, prior=jeffreys)
     return {
-        name: fitted.epsilon,
-        f"{name}_error": fitted.standard_error,
-        f"{name}_floor": fitted.noise_floor,
-        f"{name}_in_sample": one_shot.in_sample(cosines, levels.delta, error, prior),
-        f"{name}_cosines": cosines,
+        observer: fitted.epsilon,
+        f"{observer}_error": fitted.standard_error,
+        f"{observer}_floor": fitted.noise_floor,
+        f"{observer}_in_sample": in_sample,
+        f"{observer}_cosines": cosines,
     }
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each panel of Figure 4 with stored runs.
 
-    A record has the `noise` multiplier, what the observer sees (`observe`, a key of _OBSERVED), the
-    `analytical` epsilon of a canary that takes part once, and the QUANTILES over experiments of estimates
-    from `one run` and from `several runs`.
+    A panel is a noise multiplier and an observer. A record has the `noise` multiplier, the observer
+    (`observe`, a key of _OBSERVERS), the `analytical` epsilon of a canary that takes part once, and the
+    QUANTILES over experiments of estimates from `one run` and from `several runs`.
     """
-    for noise, observed in itertools.product(plan.training.noises, _OBSERVED):
+    for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
         record: Record = {
             "noise": noise,
-            "observe": observed,
+            "observe": observer,
             "analytical": epsilon_upper_bound(noise, 1, delta),
         }
-        settings = (
+        settings = (  # (field, runs of an experiment, setting of a run)
             ("one run", 1, plan.training.with_noise(noise)),
             ("several runs", plan.runs, plan.several_runs(noise)),
         )
         for name, runs, setting in settings:
-            observing = dataclasses.replace(setting, observe=observed)
-            stored = federated.read(held, observing, plan.experiments * runs)
+            observed = dataclasses.replace(setting, observe=observer)
+            stored = federated.read(held, observed, plan.experiments * runs)
             if stored is not None:
-                epsilons = _estimate_experiments(observing, stored.scores, runs, plan, delta)
+                dimension = plan.training.dimension
+                epsilons = _estimate_experiments(observed, stored.scores, runs, dimension, delta)
                 record[name] = np.quantile(epsilons, QUANTILES)
-        if record.keys() >= _SPLITS.keys():
+        if record.keys() >= _SPLITS.keys():  # both are stored
             yield record
 
 
 def _estimate_experiments(
-    setting: FederatedSetting, scores: Scores, runs: int, plan: SplitPlan, delta: float
+    setting: FederatedSetting, scores: Scores, runs: int, dimension: int, delta: float
 ) -> list[Array]:
-    """Returns the fitted estimate of each experiment, which pools `runs` consecutive training runs."""
-    dimension = plan.training.dimension
+    """Returns the fitted estimate of epsilon of each experiment, which pools `runs` consecutive runs.
+
+    `dimension` is the number of the model's parameters.
+    """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]
-        presence = scores.presence[first : first + runs]
+        is_inserted = scores.presence[first : first + runs]
         null = _FINAL_MODEL_NULL
-        if setting.observe == "all":
-            null = one_shot.fit(values[~presence], dimension)
-        observed = one_shot.fit(values[presence], dimension)
-        epsilons.append(gaussians.epsilon(null, observed, delta))
+        if setting.observe == "all":  # the distribution of a maximum over iterates is unknown
+            null = one_shot.fit(values[~is_inserted], dimension)
+        inserted = one_shot.fit(values[is_inserted], dimension)
+        epsilons.append(gaussians.epsilon(null, inserted, delta))
     return epsilons
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from the stored runs.
-
-    Table 1 has no figure and no stored runs.
-    """
+    """Draws a sweep's figure and makes its table from the stored runs, or simulates Table 1."""
     assert isinstance(sweep, PlannedSweep)  # all sweeps of this paper are
     plan = sweep.plan
     if isinstance(plan, Simulations):
         table = make_simulated_table(plan, simulate(plan))
         return Drawn(None, missing=0, table=table)
-    # A federated cell finds its scores without its data, so no data sets are needed here.
-    missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
+    no_data = DataSets({})  # a federated cell finds its scores without its data
+    missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
     if isinstance(plan, SplitPlan):
@@ -287,17 +299,23 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run."""
+    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run.
+
+    `runs` are records of `read_runs`.
+    """
     panels = {}
-    for name, words in _OBSERVED.items():
+    for observer, words in _OBSERVERS.items():
         for run in runs:
             heading = f"{words}\n{_describe(run)}"
-            panels[heading] = partial(_draw_histogram, cosines=run[f"{name}_cosines"])
+            panels[heading] = partial(_draw_histogram, cosines=run[f"{observer}_cosines"])
     return draw_panels(title, panels, _PANEL_SIZE, across=len(runs), ylabel="density")
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1: densities of cosines with the final model, one panel per kind of clients and noise."""
+    """Draws Figure 1: densities of cosines with the final model, one panel per data set and noise.
+
+    `runs` are records of `read_runs`.
+    """
     panels = {}
     for group in _group_by_noise(runs):
         heading = f"{group[0]['plan'].label}\n{_describe(group[0])}"
@@ -306,22 +324,28 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier."""
+    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier.
+
+    `runs` are records of `read_runs`.
+    """
     groups = _group_by_noise(runs)
     panels = {}
-    for name, words in reversed(_OBSERVED.items()):
+    for observer, words in reversed(_OBSERVERS.items()):
         for group in groups:
             heading = f"{words}\n{_describe(group[0])}"
-            panels[heading] = partial(_draw_bars, runs=group, observed=name)
+            panels[heading] = partial(_draw_bars, runs=group, observer=observer)
     title = f"{title}; estimates are not bounds"
     return draw_panels(title, panels, _PANEL_SIZE, across=len(groups), ylabel="epsilon")
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4: the quantiles of estimates over experiments, with a panel for each record."""
+    """Draws Figure 4: the quantiles of estimates over experiments.
+
+    It has a panel for each of `splits`, records of `read_splits`.
+    """
     panels = {}
     for split in splits:
-        heading = f"{_OBSERVED[split['observe']]}\n{_describe(split)}"
+        heading = f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"
         panels[heading] = partial(
             plot_lines,
             records={**split, "x": QUANTILES},
@@ -334,11 +358,12 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 
 
 def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
-    """Draws a histogram of the inserted canaries' cosines in front of the null.
+    """Draws a histogram of the inserted canaries' cosines in front of the distribution without leakage.
 
-    The null is the other canaries' histogram or, without any, the exact density.
+    This distribution is the histogram of canaries that are not inserted (`unobserved`) or, if their cosines
+    are not given, the exact density of a cosine with the final model.
     """
-    scale = np.sqrt(cosines.dimension)
+    scale = np.sqrt(cosines.dimension)  # cosines are shown in units of 1/sqrt(dimension)
     worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
         worlds["not inserted"] = cosines.unobserved * scale
@@ -357,7 +382,7 @@ def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Records) -> None:
-    """Draws kernel density estimates of the final model's cosines in front of the null density.
+    """Draws kernel density estimates of the final model's cosines in front of the density without leakage.
 
     `runs` are at most five records of `read_runs` that differ in their numbers of repetitions.
     """
@@ -379,47 +404,50 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(dimension)."""
     scale = np.sqrt(dimension)
     x = np.linspace(low, high, _NUM_CURVE_POINTS)
-    # The log density is infinite at cosines of -1 and 1.
-    cosines = np.clip(x / scale, -1 + 1e-12, 1 - 1e-12)
-    density = np.exp(cosine_law.log_density(cosines, dimension)) / scale
+    density = np.exp(cosine_law.log_density(x / scale, dimension)) / scale
     axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")
 
 
-def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
-    """Draws estimates as bars with standard errors, the paper's lower values and the noise floor.
+def _draw_bars(axis: Axes, runs: Records, observer: str) -> None:
+    """Draws an observer's estimates of epsilon as bars, with standard errors.
 
-    `runs` are records of `read_runs` that differ in their numbers of repetitions. `observed` is a key of
-    _OBSERVED.
+    Dashes show the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
+    dotted line shows the noise floor.
+
+    Args:
+      axis: The axis.
+      runs: Records of `read_runs` that differ in their numbers of repetitions.
+      observer: A key of _OBSERVERS.
     """
     places = range(len(runs))
     axis.bar(
         places,
-        take(runs, observed),
+        take(runs, observer),
         0.6,
         color=style.BLUE,
         alpha=0.5,
         ecolor=style.BLACK,
         capsize=3,
-        yerr=take(runs, f"{observed}_error"),
+        yerr=take(runs, f"{observer}_error"),
         label="estimate, standard error",
     )
-    in_sample = take(runs, f"{observed}_in_sample")
-    look: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
-    axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **look)
+    dash: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
+    in_sample = take(runs, f"{observer}_in_sample")
+    axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **dash)
     # The floor depends on the number of inserted canaries, which hardly differs between runs.
-    floor = runs[0][f"{observed}_floor"].quantile_95
+    floor = runs[0][f"{observer}_floor"].quantile_95
     axis.axhline(
         floor, color=style.FADED, ls=":", label="95% quantile of estimates without leakage"
     )
     accounted = take(runs, "accounted")
-    if observed == "all" and np.isfinite(accounted).all():
-        axis.plot(accounted, color=style.BLACK, label="accounted", **look)
+    if observer == "all" and np.isfinite(accounted).all():
+        axis.plot(accounted, color=style.BLACK, label="accounted", **dash)
     axis.set_xticks(places, [run["repetitions"] for run in runs])
     axis.set_xlabel("repetitions")
 
 
 def _group_by_noise(runs: Records) -> list[list[Record]]:
-    """Groups consecutive runs with the same clients and noise multiplier."""
+    """Groups consecutive records of `read_runs` with the same data and noise multiplier."""
     by_noise = itertools.groupby(runs, lambda run: (run["plan"].label, run["noise"]))
     return [list(group) for _, group in by_noise]
 
@@ -431,25 +459,12 @@ def _describe(record: Record) -> str:
     return f"$\\sigma$ = {record['noise']:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
-def agrees(record: Record, simulations: int) -> bool:
-    """Returns True if our equal-variance estimate agrees with the paper's Table 1.
-
-    Args:
-      record: A record of `simulate`.
-      simulations: The number of our simulations; the paper has 50.
-    """
-    mean, deviation = TABLE_1.loc[record["sigma"], record["dimension"]]
-    # The paper prints means from 10 with one decimal and smaller ones with two.
-    rounding = 0.05 if mean >= 10 else 0.005
-    standard_error = deviation * np.sqrt(1 / SIMULATIONS + 1 / simulations)
-    difference = abs(record[ONE_SHOT_EQUAL_VARIANCE] - mean)
-    ratio = record[f"{ONE_SHOT_EQUAL_VARIANCE}_deviation"] / deviation
-    mean_agrees = difference <= _MAX_ERRORS * standard_error + rounding
-    return bool(mean_agrees and abs(ratio - 1) <= _MAX_DEVIATION)
-
-
 def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
-    """Returns Table 1 with a row for each record of `simulate`, and a table of noise floors below it."""
+    """Returns Table 1 with a row for each of `cells`, the records of `simulate`, and noise floors below it.
+
+    A noise floor is the mean and 95% quantile of an estimate without leakage.
+    """
+    # The arguments of `field` are the record's field, the head, the format and the width of a column.
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -457,8 +472,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         field("exact", "exact", ".3f", 7),
         text_field("paper", "paper", 15),
         text_field(f"{ONE_SHOT_EQUAL_VARIANCE}_shown", "equal variance", 15),
-        text_field("star", "", 1),
-        text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 14),
+        text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
     ]
     floor_columns = [field("canaries", "canaries", ",", 8)]
     for method in one_shot.FITTED:
@@ -469,8 +483,8 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
     for canaries in plan.floors:
         record: Record = {"canaries": canaries}
         for method in one_shot.FITTED:
-            floor = one_shot.noise_floor(method, canaries, 0, DELTA)
-            record[method] = _show_floor(floor, 3)
+            floor = one_shot.noise_floor(method, canaries, unobserved=0, delta=DELTA)
+            record[method] = _show_floor(floor, decimals=3)
         floors.append(record)
     at_delta = f"epsilon at delta {show_level(DELTA)}"
     below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
@@ -479,7 +493,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Returns the table of training runs of one kind of clients, with noise floors and notes below it.
+    """Returns the table of training runs of one plan, with noise floors and notes below it.
 
     Args:
       title: The table's title.
@@ -501,34 +515,25 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
     ]
-    for observed, width in (("all", 15), ("final", 14)):
+    for observer, width in (("all", 15), ("final", 14)):
+        show = partial(_show_estimate, observer=observer)
         columns += [
-            text_field(f"{observed}_shown", "estimate", width),
-            field(observed),
-            field(f"{observed}_error"),
-            field(f"{observed}_in_sample", "in-sample", ".3f", 10),
+            Column(value=show, head="estimate", width=width),
+            field(observer),
+            field(f"{observer}_error"),
+            field(f"{observer}_in_sample", "in-sample", ".3f", 10),
         ]
-    records = []
-    for run in runs:
-        star = ""
-        if run["all"] - run["all_error"] > run["accounted"]:
-            star = "*"
-        shown = star + _show_estimate(run["all"], run["all_error"])
-        final = _show_estimate(run["final"], run["final_error"])
-        records.append({**run, "all_shown": shown, "final_shown": final})
-    # The numbers of canaries hardly differ between runs.
-    observed_cosines, unobserved, _ = first["all_cosines"]
-    canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
+    # The numbers of canaries and the floors hardly differ between runs.
+    cosines = first["all_cosines"]
+    canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     # Headings above the columns of each observer.
     heads = "                            all iterates             final model"
-    floor_of_all = _show_floor(first["all_floor"], 2)
-    floor_of_final = _show_floor(first["final_floor"], 2)
+    floor_of_all = _show_floor(first["all_floor"])
+    floor_of_final = _show_floor(first["final_floor"])
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
-    return own_table(
-        before, [*columns, *last_columns], records, [below + printed + _ESTIMATES_NOTE]
-    )
+    return own_table(before, columns + last_columns, runs, [below + printed + _ESTIMATES_NOTE])
 
 
 def make_densities_table(title: str, runs: Records) -> OwnTable:
@@ -578,15 +583,28 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
     return own_table(title, columns, records, [_RULE, note])
 
 
-def _show_floor(floor: NoiseFloor, decimals: int) -> str:
+def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
     """Formats a noise floor: the mean and, in parentheses, the 95% quantile."""
     return _show_pair(floor.mean, floor.quantile_95, decimals)
 
 
-def _show_estimate(epsilon: float, error: float) -> str:
-    """Formats an estimate and its standard error with 2 decimals, 1 from 10 on, and 0 from 1,000 on."""
-    decimals = 2 - int(np.searchsorted([10, 1000], epsilon, side="right"))
-    return _show_pair(epsilon, error, decimals)
+def _show_estimate(run: Record, observer: str) -> str:
+    """Formats an observer's estimate and its standard error.
+
+    A "*" marks an estimate from all iterates that exceeds the accounted epsilon by more than this error.
+    Estimates have 2 decimals, 1 from 10 on, and 0 from 1,000 on.
+    """
+    epsilon = run[observer]
+    error = run[f"{observer}_error"]
+    star = ""
+    if observer == "all" and epsilon - error > run["accounted"]:
+        star = "*"
+    decimals = 2
+    if epsilon >= 10:
+        decimals = 1
+    if epsilon >= 1000:
+        decimals = 0
+    return star + _show_pair(epsilon, error, decimals)
 
 
 def _show_pair(value: float, other: float, decimals: int = 2) -> str:
@@ -594,7 +612,7 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# Each pair is (draw the figure, make the table).
+# Each pair has the function that draws the figure, and the function that makes the table.
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {

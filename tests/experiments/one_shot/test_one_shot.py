@@ -43,18 +43,32 @@ def fitted_as_equal_variance(cell):
     return cell | {ONE_SHOT_EQUAL_VARIANCE + x: cell[ONE_SHOT_FITTED + x] for x in names}
 
 
+def agrees(cell):
+    """Returns True if the equal-variance estimate agrees with the paper's Table 1.
+
+    The mean may differ by 3 standard errors and rounding, and the standard deviation by 30%.
+    """
+    mean, deviation = figures.TABLE_1.loc[cell["sigma"], cell["dimension"]]
+    # The paper prints means from 10 with one decimal and smaller ones with two.
+    rounding = 0.05 if mean >= 10 else 0.005
+    standard_error = deviation * np.sqrt(2 / sweep.SIMULATIONS)  # of the difference of two means
+    difference = abs(cell[ONE_SHOT_EQUAL_VARIANCE] - mean)
+    ratio = cell[f"{ONE_SHOT_EQUAL_VARIANCE}_deviation"] / deviation
+    return difference <= 3 * standard_error + rounding and abs(ratio - 1) <= 0.3
+
+
 def test_the_equal_variance_estimate_has_the_papers_table_and_algorithm_1_has_not():
     """Errata O1."""
     for cell in simulate(10**4, 10**5):
         mean, deviation = figures.TABLE_1.loc[cell["sigma"], cell["dimension"]]
-        assert figures.agrees(cell, 50)
+        assert agrees(cell)
         assert cell[ONE_SHOT_FITTED] > mean + 6 * deviation / np.sqrt(50)
-        assert not figures.agrees(fitted_as_equal_variance(cell), 50)
+        assert not agrees(fitted_as_equal_variance(cell))
 
 
 @pytest.mark.slow
 def test_the_equal_variance_estimate_has_the_papers_table_in_large_dimensions():
-    assert all(figures.agrees(cell, 50) for cell in simulate(10**6, 10**7))
+    assert all(map(agrees, simulate(10**6, 10**7)))
 
 
 def analytical(sigma, delta):
