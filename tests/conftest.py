@@ -260,7 +260,7 @@ def play():
     """play(game, ranges, chunk) -> all Scores as one."""
     from audit.training import game
 
-    def run(table, ranges, chunk, progress=lambda runs, steps: None):
+    def run(table, ranges, chunk, progress=lambda runs: None):
         parts = list(game.play(table, ranges, chunk, progress))
         scores = np.concatenate([part.scores for part in parts])
         presence = np.concatenate([part.presence for part in parts])

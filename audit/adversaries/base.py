@@ -3,8 +3,8 @@
 Everywhere, "in" is the world in which the canary is inserted, and a higher score means "more likely in". An
 adversary has K canaries per run, and each is in or out by its own bit. In the hidden-state paper K is 1.
 
-Adversaries take `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because flags
-and `--help` need an adversary's fields even without the extra `train`.
+Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
+`--help` needs an adversary's fields even without the extra `train`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
+# (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
 # (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary does not know
 # the noise and the coins, so the training has no noise and inserts each canary times its probability.
@@ -60,11 +60,13 @@ Rehearse = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
-    """The functions of an adversary that sees every iterate. Its memory is a pytree with fixed shapes.
+    """The functions of an adversary that sees every iterate.
+
+    It keeps a record `seen` of the iterates, a pytree with fixed shapes.
 
     Attributes:
-      begin: (state, theta_0 (p,)) -> the memory before the first step.
-      observe: (state, memory, step, the iterate (p,)) -> the memory after that iterate.
+      begin: (state, theta_0 (p,)) -> the record before the first step.
+      observe: (state, seen, step from 0, the iterate (p,) after the step) -> the record after the step.
     """
 
     begin: Callable[[Tree, Array], Tree]
@@ -100,10 +102,10 @@ class Adversary(NamedTuple):
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
       craft: (state, step, theta) -> the canaries of that step.
-      score: (state, seen, theta_T, theta_0) -> the scores (K,) of the final model.
+      score: (state, the observer's record, final, theta_0) -> the scores (K,) of the final model.
       canaries: K, the number of canaries of a run.
       observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
-        and score gets () as `seen`.
+        and its record is ().
       reads_theta: True if craft depends on theta, as a real training example's gradient does. An adversary
         that crafts gradients in the hidden-state model may not read it (hidden-state paper, Section 4).
       crafts_constant: True if craft returns the same canaries at every step.
@@ -126,9 +128,13 @@ class Adversary(NamedTuple):
         """Returns the state that craft and score get in the run of this key."""
         return state if self.draw is None else self.draw(state, key)
 
+    def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns the scores (K,) of the run of this key; `state` is from `init`."""
+        return self.score(self.draw_for_run(state, key), seen, final, theta_0)
+
 
 class Shapes(NamedTuple):
-    """The shapes of an observer's memory (() without one), of a run's state, and of its canaries."""
+    """The shapes of an observer's record (() without one), of a run's state, and of its canaries."""
 
     seen: Tree
     state: Tree
@@ -156,20 +162,21 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
 
     # Messages show the type of a result that is not an array.
-    shape = getattr(crafted, "shape", type(crafted).__name__)
+    crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
+        # They stand for an array (K, p). Their first field has a leading axis of K canaries.
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
-        shape = (*leading_axis, parameters)
+        crafted_shape = (*leading_axis, parameters)
     require(
-        shape == (canaries, parameters),
+        crafted_shape == (canaries, parameters),
         "the adversary's craft must return an array (canaries, parameters) = "
-        f"{(canaries, parameters)}, got shape {shape}",
+        f"{(canaries, parameters)}, got shape {crafted_shape}",
     )
-    shape = getattr(scores, "shape", type(scores).__name__)
+    scores_shape = getattr(scores, "shape", type(scores).__name__)
     require(
-        shape == (canaries,),
+        scores_shape == (canaries,),
         "the adversary's score must return a score per canary, (canaries,) = "
-        f"{(canaries,)}, got shape {shape}",
+        f"{(canaries,)}, got shape {scores_shape}",
     )
     return Shapes(seen, state, crafted)
 

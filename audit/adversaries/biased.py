@@ -1,7 +1,7 @@
 """Gradients of norm C along a single coordinate: the random (GC-R) and the simulated (GC-S) biased dimension.
 
 They are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
-gradient, so the score is theta_0[d] - theta_T[d] (Errata H3).
+gradient, so the score of coordinate d is theta_0[d] - final[d] (Errata H3).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Choose = Callable[[Array, Array], Array]
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
-# A simulation has the noise and clipping of the run, or neither. It measures how far a coordinate moves at
-# each step, or from the initial to the final model.
+# A noisy simulation has the noise and clipping of the run, a noiseless simulation has neither. It measures
+# how far a coordinate moves at each step, or from the initial to the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -94,7 +94,7 @@ class GcS(AdversaryFields):
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)
-            # A caller may trace this function to learn shapes. There are no values to check then.
+            # JAX may trace this function to find shapes. The traced array has no values to check.
             if not isinstance(total, jax.core.Tracer):
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
                 require(
@@ -135,12 +135,11 @@ class GcR(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
-        _check_canaries_fit(knowledge)
-        canaries = knowledge.canaries
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
-        choose = partial(_choose_at_random, canaries)
-        return at_coordinates(choose, canaries, knowledge.expect)
+        _check_canaries_fit(knowledge)
+        choose = partial(_choose_at_random, knowledge.canaries)
+        return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
@@ -163,50 +162,47 @@ class BiasedDimensions(NamedTuple):
     crafted: Array | mechanism.Coordinates
     expected: Array
 
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return self.expected - theta_t[self.dimensions]
+    def craft(self, step: Array, theta: Array) -> Array | mechanism.Coordinates:
+        return self.crafted
 
-
-def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | mechanism.Coordinates:
-    return state.crafted
+    def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
+        return self.expected - final[self.dimensions]
 
 
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
-    """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - theta_T[d].
+    """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
 
-    A step subtracts the canary, so an inserted canary raises the score. For a single canary, the expected
-    model is theta_0. Several canaries need a better one, because training moves some of the coordinates by
-    many times the noise.
+    Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary raises
+    the score. For a single canary, the expected model is theta_0. Several canaries need a better one, because
+    training moves some of the coordinates by many times the noise.
 
     Args:
       choose: (key, theta_0) -> the coordinates d (K,).
       canaries: K.
       expect: (craft, state, theta_0) -> the expected model of several canaries. It is trained without noise
-        and with half of every canary, because a fair coin decides if a canary is in.
+        and with half of every canary, as each is in with probability 1/2.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         """Chooses the coordinates, makes the canaries, and finds the expected values."""
         dimensions = choose(key, theta_0)
+        at_start = theta_0[dimensions]
         if canaries == 1:
             # With `Coordinates`, the program would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
-            return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
+            return BiasedDimensions(dimensions, gradient[None], at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `expect` calls `_craft`, which does not read the expected values.
-        state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
-        return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
+        # `expect` only calls `craft`, which does not read the expected values.
+        state = BiasedDimensions(dimensions, crafted, expected=at_start)
+        expected = expect(BiasedDimensions.craft, state, theta_0)
+        return state._replace(expected=expected[dimensions])
 
-    return Adversary(init, _craft, BiasedDimensions.score, canaries=canaries)
+    return Adversary(init, BiasedDimensions.craft, BiasedDimensions.score, canaries=canaries)
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary that inserts K canaries C e_d along the run's own random coordinates d.
-
-    A canary's score is the number of coordinates without a canary that moved less. Raises InputError if there
-    are too many canaries or coordinates.
-    """
+    """Returns the adversary of `FreshCoordinates`; raises InputError for too many canaries or coordinates."""
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
     require(
@@ -222,10 +218,10 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. In every run, `draw` replaces the coordinates."""
+        """Trains the expected model. In every run, `draw` replaces the coordinates and the key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        placeholders = jnp.arange(canaries)
-        return FreshCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
+        coordinates = jnp.arange(canaries)
+        return FreshCoordinates(coordinates, values, ties=key, expected=rehearse(theta_0))
 
     return Adversary(
         init,
@@ -263,10 +259,10 @@ class FreshCoordinates(NamedTuple):
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
         return self._replace(dimensions=dimensions, ties=tie_key)
 
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns for each canary the number of coordinates without a canary that moved down less, (K,).
 
-        The downward movement of a coordinate is expected - theta_T. A canary increases it. Ties are broken at
+        The downward movement of a coordinate is expected - final. A canary increases it. Ties are broken at
         random.
         """
-        return count_below(self.expected - theta_t, self.dimensions, self.ties)
+        return count_below(self.expected - final, self.dimensions, self.ties)

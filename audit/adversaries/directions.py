@@ -8,7 +8,6 @@ iterate (Algorithm 3).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from audit.adversaries.base import (
@@ -37,9 +36,9 @@ _MAX_KEPT = 1 << 28
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    If `cots_score` is "weights", the vector is -theta_T. Otherwise it is the displacement theta_0 - theta_T
-    for a single canary, and expected - theta_T for several canaries. The expected model is trained without
-    noise and with half of every canary.
+    If `cots_score` is "weights", the vector is minus the final model. Otherwise it is theta_0 - final for a
+    single canary, and expected - final for several. The expected model is trained without noise and with half
+    of every canary.
     """
 
     name = "cots"
@@ -56,7 +55,7 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; with several canaries, its state is keys instead of directions."""
+        """Returns the adversary of one direction, or of several directions in the same training run."""
         origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
@@ -87,8 +86,7 @@ class OneShotCanaries(AdversaryFields):
     )
 
     def __post_init__(self) -> None:
-        """Raises InputError if the null distribution of the scores is unknown but required."""
-        # The null distribution of the largest cosine over all steps is not known.
+        """Raises InputError for `all_in` with the largest cosine, whose null distribution is not known."""
         require(
             not self.all_in or self.observe != "all",
             "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
@@ -113,16 +111,16 @@ class OneShotCanaries(AdversaryFields):
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # The null distribution is known for shared directions too. Only audits of a single run use it.
+        # All runs share these directions, so bounds only use the known distribution for a single run.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
 class RandomDirection(NamedTuple):
-    """The state of an adversary of one direction u.
+    """The state of an adversary with a single direction, a unit vector u.
 
     Attributes:
       gradient: (1, p), the canary C * u.
-      origin: (p,), the model from which the final model's displacement is measured.
+      origin: (p,), the model from which we measure the final model's displacement.
     """
 
     gradient: Array
@@ -131,10 +129,10 @@ class RandomDirection(NamedTuple):
     def craft(self, step: Array, theta: Array) -> Array:
         return self.gradient
 
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if the latter is 0."""
+    def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns the cosine (1,) of the canary and the displacement origin - final; 0 if the latter is 0."""
         direction = self.gradient[0]
-        displacement = self.origin - theta_t
+        displacement = self.origin - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
         return cosine[None]
@@ -156,24 +154,24 @@ ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zer
 def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
-    The score is the cosine of u and origin(theta_0) - theta_T, where `origin` maps theta_0 to a model (p,).
+    The score is the cosine of u and origin(theta_0) - final, where `origin` maps theta_0 to a model (p,).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
-        """Draws u, and finds the origin of the displacement."""
+        """Draws u, and computes the origin of the displacement."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
-        gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
+        gradient = clipping_norm * normal / jnp.linalg.norm(normal)
         return RandomDirection(gradient[None], origin(theta_0))
 
     return Adversary(init, RandomDirection.craft, RandomDirection.score)
 
 
 class RandomDirections(NamedTuple):
-    """The state of an adversary of K random directions.
+    """The state of an adversary with K random directions.
 
     Attributes:
       keys: (K,) typed keys, one per direction.
-      origin: (p,) the model from which the final model's displacement is measured.
+      origin: (p,) the model from which we measure the final model's displacement.
     """
 
     keys: Array
@@ -183,60 +181,28 @@ class RandomDirections(NamedTuple):
         """Returns the state in a run with new directions, drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosines (K,) of the directions and origin - theta_T."""
-        return _draw_cosines(self.keys, _scale_to_unit(self.origin - theta_t))
+    def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns the cosine (K,) of each canary's direction and the displacement origin - final."""
+        return _compute_cosines(self.keys, self.origin - final)
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - theta_T. `expect` gives the expected model (p,),
-    from (craft, state, theta_0). The state stores only keys, and each use draws the directions again.
+    The score of canary k is the cosine of u_k and expected - final. `expect` maps (craft, state, theta_0) to
+    the expected model (p,). The state only stores keys, and each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        blank = RandomDirections(jax.random.split(key, canaries), jnp.zeros_like(theta_0))
-        return blank._replace(origin=expect(craft_unclipped, blank, theta_0))
+        """Draws the keys, and computes the expected model."""
+        keys = jax.random.split(key, canaries)
+        # `expect` crafts canaries from the state's keys. It does not read the origin.
+        state = RandomDirections(keys, origin=jnp.zeros_like(theta_0))
+        return state._replace(origin=expect(craft_directions, state, theta_0))
 
     return Adversary(
-        init, craft_unclipped, RandomDirections.score, canaries=canaries, crafts_constant=True
+        init, craft_directions, RandomDirections.score, canaries=canaries, crafts_constant=True
     )
-
-
-class OneShot(NamedTuple):
-    """The state of `largest_cosines`.
-
-    Attributes:
-      keys: K directions as typed keys (K,).
-      units: the drawn directions (K, p) if they stay in memory, else (0, p).
-      momentum: the momentum of the server's SGD, ().
-    """
-
-    keys: Array
-    units: Array
-    momentum: Array
-
-    def begin(self, theta_0: Array) -> Seen:
-        """Returns the memory before the first step. Cosines start at -1, the smallest possible value."""
-        return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(self.keys), -1.0))
-
-    def score(self, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
-        return seen.largest
-
-
-class Seen(NamedTuple):
-    """The memory of `largest_cosines`.
-
-    Attributes:
-      theta: the last iterate (p,).
-      moved: the move (p,) of the last step, the iterate before it minus the iterate after it.
-      largest: each canary's largest cosine so far, (K,).
-    """
-
-    theta: Array
-    moved: Array
-    largest: Array
 
 
 def final_cosines(
@@ -244,7 +210,7 @@ def final_cosines(
 ) -> Adversary:
     """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
 
-    The score of canary k is the cosine of its direction u_k with origin(theta_0) - theta_T.
+    The score of canary k is the cosine of its direction u_k with origin(theta_0) - final.
 
     Args:
       canaries: K.
@@ -260,62 +226,99 @@ def final_cosines(
     return adversary._replace(draw=RandomDirections.draw, null=NullLaw(law_is_known=True))
 
 
+class Seen(NamedTuple):
+    """The record that the adversary of `largest_cosines` updates at every step.
+
+    Attributes:
+      theta: the last iterate (p,).
+      move: the last step's move (p,), the iterate before the step minus the iterate after it.
+      largest: each canary's largest cosine so far, (K,).
+    """
+
+    theta: Array
+    move: Array
+    largest: Array
+
+
+class OneShot(NamedTuple):
+    """The state of the adversary of `largest_cosines`.
+
+    Attributes:
+      keys: K directions as typed keys (K,).
+      units: the drawn directions (K, p); (0, p) if they would take too much memory.
+      momentum: the momentum of the server's SGD, ().
+    """
+
+    keys: Array
+    units: Array
+    momentum: Array
+
+    def begin(self, theta_0: Array) -> Seen:
+        """Returns the record before the first step. Cosines start at -1, the smallest possible value."""
+        largest = jnp.full(len(self.keys), -1.0)
+        return Seen(theta_0, move=jnp.zeros_like(theta_0), largest=largest)
+
+    def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
+        """Returns the record after a step that moved the model from seen.theta to theta (p,).
+
+        SGD with momentum moves by learning rate * gradient + momentum * the last move. Without the second
+        term, we get a vector along the gradient. `largest` rises to the cosine of each direction with it.
+        """
+        move = seen.theta - theta
+        along_gradient = move - self.momentum * seen.move
+        if len(self.units):
+            cosines = self.units @ _scale_to_unit(along_gradient)
+        else:
+            cosines = _compute_cosines(self.keys, along_gradient)
+        return Seen(theta, move, jnp.maximum(seen.largest, cosines))
+
+    def score(self, seen: Seen, final: Array, theta_0: Array) -> Array:
+        return seen.largest
+
+
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper takes the noisy mean of the step's updates instead. With Optax's SGD with momentum, the noisy
-    mean points along the move minus `momentum` times the previous move. So a `momentum` above 0 gives
-    Algorithm 3.
+    that paper takes the noisy mean of the step's updates instead, the gradient of the server's SGD.
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
+      momentum: the momentum of the server's SGD, for cosines with gradients; 0 for cosines with moves.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions themselves if they fit into memory."""
+        """Draws the keys of K directions, and the directions if they fit into memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
-        draw = partial(mechanism.draw_unit_direction, like=theta_0)
         # One by one, to save memory.
-        units = jax.lax.map(draw, keys[:stored])
+        units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
     return Adversary(
         init,
-        craft_unclipped,
+        craft_directions,
         OneShot.score,
         canaries=canaries,
-        observer=Observer(OneShot.begin, _observe),
+        observer=Observer(OneShot.begin, OneShot.observe),
         crafts_constant=True,
     )
 
 
-def craft_unclipped(state: Any, step: Array, theta: Array) -> mechanism.Directions:
-    """Returns the directions of `state.keys` with infinite norm. The mechanism clips each to C."""
-    return mechanism.Directions(state.keys, jnp.float32(jnp.inf))
+def craft_directions(state: Any, step: Array, theta: Array) -> mechanism.Directions:
+    """Returns the directions of the keys `state.keys` at every step. The mechanism draws them."""
+    return mechanism.Directions(state.keys)
 
 
-def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Returns the memory after a step to the iterate `released` (p,), with the largest cosines updated."""
-    moved = seen.theta - released
-    unit = _scale_to_unit(moved - state.momentum * seen.moved)
-    are_in_memory = len(state.units) > 0
-    cosines = state.units @ unit if are_in_memory else _draw_cosines(state.keys, unit)
-    return Seen(released, moved, jnp.maximum(seen.largest, cosines))
+def _scale_to_unit(vector: Array) -> Array:
+    """Scales a vector (p,) to length 1; returns 0 for a vector of 0."""
+    return vector / jnp.maximum(jnp.linalg.norm(vector), _TINY)
 
 
-def _scale_to_unit(displacement: Array) -> Array:
-    """Scales a displacement (p,) to length 1; returns 0 for a displacement of 0."""
-    return displacement / jnp.maximum(jnp.linalg.norm(displacement), _TINY)
-
-
-def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of a unit vector (p,) and the directions of K keys, drawn one at a time."""
-
-    def draw_cosine(key: Array) -> Array:
-        return jnp.vdot(mechanism.draw_unit_direction(key, unit), unit)
-
-    cosines: Array = jax.lax.map(draw_cosine, keys)
-    return cosines
+def _compute_cosines(keys: Array, vector: Array) -> Array:
+    """Returns the cosines (K,) of the directions of K keys, drawn one at a time, with a vector (p,)."""
+    unit = _scale_to_unit(vector)
+    cosines = jax.lax.map(
+        lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys
+    )
+    return jnp.asarray(cosines)

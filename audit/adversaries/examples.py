@@ -60,7 +60,7 @@ class Loss(AdversaryFields):
             f"`canaries` must be at most {len(labels)}, the number of examples, got {canaries}",
         )
 
-        def draw(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
             """Draws K training examples and gives each a wrong label at random; K = 1 has no leading axis."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
@@ -74,16 +74,16 @@ class Loss(AdversaryFields):
 
         if canaries == 1:
             # `inserted_examples` would round differently and change stored scores.
-            return Adversary(draw, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
-        return inserted_examples(loss, draw, canaries)
+            return Adversary(init, _CraftGradient(loss), _MinusLoss(loss), reads_theta=True)
+        return inserted_examples(loss, init, canaries)
 
 
 @dataclass(frozen=True)
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). Principal directions are
-    numbered from 0, the direction of the largest variance. Canaries are along random directions from
+    The defaults are the values in the LiDP paper's code, for 784 pixels (Errata L10). Principal directions
+    are numbered from 0, the direction of the largest variance. Canaries are along random directions from
     `first_direction` to `end_direction` - 1.
     """
 
@@ -132,7 +132,7 @@ class Poisoned(AdversaryFields):
             f"got {self.end_direction}",
         )
         canaries = knowledge.canaries
-        label = min(_POISON_LABEL, knowledge.count_classes() - 1)
+        label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
         expect = knowledge.expect if self.loss_score == "excess" else None
 
@@ -173,12 +173,12 @@ class ClipBkd(AdversaryFields):
         knowledge.count_inputs()  # checks that features are floats
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
-        noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
+        rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
             """Makes the example, with the label of the highest loss on a model trained without it."""
             mean, directions = find_principal(knowledge)
-            theta = knowledge.simulate(noiseless, key, theta_0).theta
+            theta = rehearse(theta_0)
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
             losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
@@ -194,20 +194,24 @@ class ScoredExamples(NamedTuple):
     examples: mechanism.Examples
     expected: Array
 
+    def craft(self, step: Array, theta: Array) -> mechanism.Examples:
+        """Returns the same examples at every step. The mechanism takes their gradients at theta."""
+        return self.examples
+
 
 @dataclass(frozen=True)
-class _ScoreByLosses:
-    """Computes the scores (K,) of several examples: the expected loss minus the loss."""
+class _LossDrops:
+    """Computes the scores (K,) of examples: losses on the expected model minus losses on the final model."""
 
     loss: ExampleLoss
 
-    def __call__(self, state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return state.expected - self.losses(theta_t, state.examples)
+    def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
+        return state.expected - self.losses(final, state.examples)
 
     def losses(self, theta: Array, examples: mechanism.Examples) -> Array:
         """Returns the loss of each example, (K,)."""
-        values: Array = jax.vmap(self.loss, (None, 0))(theta, (examples.features, examples.labels))
-        return values
+        labelled = (examples.features, examples.labels)
+        return jnp.asarray(jax.vmap(self.loss, (None, 0))(theta, labelled))
 
 
 def inserted_examples(
@@ -224,23 +228,20 @@ def inserted_examples(
       expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
         scores are minus the final losses (LiDP paper, Section 6).
     """
-    score = _ScoreByLosses(loss)
+    score = _LossDrops(loss)
+    craft = ScoredExamples.craft
 
-    def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
+    def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples and their losses on the expected final model; losses are 0 without `expect`."""
-        # `expect` calls `_craft`, which does not read the losses.
-        blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
+        examples = init(key, theta_0, clipping_norm)
+        # `expect` only calls `craft`, which does not read the losses.
+        state = ScoredExamples(examples, expected=jnp.zeros(canaries))
         if expect is None:
-            return blank
-        expected_theta = expect(_craft, blank, theta_0)
-        return blank._replace(expected=score.losses(expected_theta, blank.examples))
+            return state
+        expected_theta = expect(craft, state, theta_0)
+        return state._replace(expected=score.losses(expected_theta, examples))
 
-    return Adversary(begin, _craft, score, canaries=canaries, reads_theta=True)
-
-
-def _craft(state: ScoredExamples, step: Array, theta: Array) -> mechanism.Examples:
-    """Returns the same examples at every step. The mechanism takes their gradients at theta."""
-    return state.examples
+    return Adversary(init_with_losses, craft, score, canaries=canaries, reads_theta=True)
 
 
 @dataclass(frozen=True)
@@ -256,15 +257,15 @@ class _CraftGradient:
 
 
 @dataclass(frozen=True)
-class _ScoreByLoss:
+class _MinusLoss:
     """Computes the score (1,) of a single example: minus its loss on the final model."""
 
     loss: ExampleLoss
 
     def __call__(
-        self, state: mechanism.Examples, seen: Tree, theta_t: Array, theta_0: Array
+        self, state: mechanism.Examples, seen: Tree, final: Array, theta_0: Array
     ) -> Array:
-        return -self.loss(theta_t, state)[None]
+        return -self.loss(final, state)[None]
 
 
 class Principal(NamedTuple):
@@ -283,7 +284,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    The data have no variance along some directions. These come last and are an arbitrary basis.
+    Directions in which the data do not vary come last. They are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)

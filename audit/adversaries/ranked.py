@@ -2,9 +2,8 @@
 
 If training does not use canary k, the canary and M fresh draws are exchangeable given the model, for any
 model and any scores. So the rank of a canary that is out is uniform on 1 to M + 1, with ties broken at random
-(`audit.methods.exact_null`). An audit therefore needs no runs without canaries, no coins, and no access to
-gradients. A score is the number of fresh draws that score below the canary. The rank is M + 1 minus the
-score.
+(`audit.methods.exact_null`). A score is the number of fresh draws that score below the canary. The rank is
+M + 1 minus the score.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ MAX_DRAWS = 10_000_000  # float32 counts them exactly
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
-# (mechanism.Examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,); a higher score means
-# "more likely in".
+# (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,); a higher score
+# means "more likely in".
 ScoreExamples = Callable[[Any, Array, Array], Array]
 
 
@@ -66,14 +65,14 @@ class RandomExamples(AdversaryFields):
         """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data[:2]
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # the data may not have all of them
+        if knowledge.classes:  # the data may not contain the largest class
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
-            RandomExampleGenerator(_fit_entries(features), label_entries),
-            LossDrops(knowledge.model.loss),
-            knowledge.rehearsal(),
-            knowledge.canaries,
-            self.fresh,
+            generate=RandomExampleGenerator(_fit_entries(features), label_entries),
+            score_examples=LossDrops(knowledge.model.loss),
+            refer=knowledge.rehearsal(),
+            canaries=knowledge.canaries,
+            fresh=self.fresh,
         )
 
 
@@ -116,8 +115,8 @@ def fresh_examples(
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        placeholder = mechanism.Examples(key, key)  # `draw` replaces it
-        return draw(Draws(placeholder, key, key, refer(theta_0)), key)
+        """Trains the reference model. In every run, `draw` replaces the examples and keys."""
+        return Draws(generate(key, canaries), fresh=key, ties=key, reference=refer(theta_0))
 
     return Adversary(
         init,
@@ -132,7 +131,7 @@ def fresh_examples(
 
 @dataclass(frozen=True)
 class _DrawExamples:
-    """Draws from a run's key its canaries, the key of its fresh examples, and the key that breaks ties."""
+    """Draws a run's canaries, the key of its fresh examples, and the key that breaks ties."""
 
     generate: Generator
     canaries: int
@@ -141,7 +140,7 @@ class _DrawExamples:
         """Returns the state for a run, from the run's key."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
-        return Draws(canaries, fresh_key, tie_key, state.reference)
+        return Draws(canaries, fresh_key, ties=tie_key, reference=state.reference)
 
 
 @dataclass(frozen=True)
@@ -153,11 +152,11 @@ class _RankExamples:
     canaries: int
     fresh: int
 
-    def __call__(self, state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        Canaries and fresh examples form a list with the canaries at random places. It is drawn and scored
-        block by block, to save memory.
+        Canaries and fresh examples form a list with the canaries at random places. To save memory, we draw
+        and score it block by block: a fresh example for every place, replaced if the place has a canary.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh, self.canaries, total)
@@ -166,15 +165,15 @@ class _RankExamples:
         def score_block(start: Array) -> Array:
             """Returns the scores of the block of examples that begins at place `start` of the list."""
             drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
-            # `set` drops places past the block's end.
             is_here = (start <= places) & (places < start + block)
+            # The canaries of other blocks get the row after the last, which `set` drops.
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
             examples = jax.tree.map(insert, drawn, state.examples)
-            return self.score_examples(examples, theta_t, state.reference)
+            return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
         scores = jax.lax.map(score_block, starts).ravel()
@@ -187,7 +186,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     The place of an example in a block may affect how a compiled program rounds its score. At random places,
     canaries and fresh examples are exchangeable despite this.
     """
-    # `total` makes another key than those of the blocks: they fold in a block's first place, below `total`.
+    # The blocks fold their first place into the same key. All these are below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -209,22 +208,21 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
     # If t draws tie with a canary, a uniformly random number of them, 0 to t, counts as below it. This makes
     # the canary's rank among them uniform.
     ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
-    counts = (below + ties_below).astype(jnp.float32)
+    counts = jnp.float32(below + ties_below)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
 @dataclass(frozen=True)
 class LossDrops:
-    """Computes the black-box score: the loss at the reference model minus the loss at the final model."""
+    """Computes scores from losses only: the loss at the reference model minus the loss at the final model."""
 
     loss: Loss
 
-    def __call__(self, examples: mechanism.Examples, theta_t: Array, reference: Array) -> Array:
+    def __call__(self, examples: mechanism.Examples, final: Array, reference: Array) -> Array:
         """Returns how much training lowered the loss on each of n examples, (n,)."""
         losses = jax.vmap(self.loss, (None, 0))
         labelled = (examples.features, examples.labels)
-        drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
-        return drops
+        return losses(reference, labelled) - losses(final, labelled)
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,7 @@ class RandomExampleGenerator:
 
 
 def _fit_entries(values: Array) -> RandomEntries:
-    """Returns the distribution of the array of one example, fitted to all entries of `values` (N, ...)."""
+    """Returns a distribution of an example's array, fitted to all entries of N examples `values` (N, ...)."""
     shape = values.shape[1:]
     dtype = str(values.dtype)
     if jnp.issubdtype(values.dtype, jnp.integer):

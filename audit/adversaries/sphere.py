@@ -1,14 +1,13 @@
 """Gradients of norm C along uniformly random directions that every run draws for itself.
 
-A score is the cosine of a canary's direction and u = expected - theta_T. If the canary is out, the
-distribution of its score is known exactly (`audit.methods.exact_null`). The expected model comes from a
-training run without noise and canaries. If the noise is much larger than all other movement, it is theta_0.
+A score is the cosine of a canary's direction and u = expected - final, where `final` is the final model and
+`expected` is a model trained without noise and canaries. If the noise is much larger than all other movement,
+`expected` is theta_0. The distribution of a score is known exactly if its canary is out
+(`audit.methods.exact_null`).
 
 Many canaries blur each other, since u moves along all of them. Leave-one-out scores remove the part of u
 along the directions of the other canaries. This does not change the null distribution, because the scored
 direction is independent of the others.
-
-Directions are drawn from a run's key in blocks of coordinates, so memory never contains K x p numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from audit.adversaries.base import (
     jnp,
     mechanism,
 )
-from audit.adversaries.directions import craft_unclipped, initial_model
+from audit.adversaries.directions import initial_model
 from audit.adversaries.subspace import ALL, choose_tensors
 from audit.errors import require
 from audit.settings.fields import described
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from audit.tasks.model import Model
 
 _TINY = 1e-30  # avoids 0 / 0
-_INVERSION_ERROR = 1e-8
-_MIN_EDGE = 0.2  # a fraction of the lower bound for large p
-# If the other canaries add more than this fraction to the variance of a score, the score leaves them out.
+_INVERSION_ERROR = 1e-8  # of the inverse of a Gram matrix
+_MIN_EDGE = 0.2  # see `_eigenvalue_limits`
+# If the other canaries add more than this fraction to the variance of a score, we use leave-one-out scores.
 _MAX_INTERFERENCE = 0.01
 
 
@@ -75,28 +74,31 @@ class SphereFields(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if the tensor is unsuitable or canaries are too many."""
         canaries = knowledge.canaries
-        within = _find_coordinates(knowledge.model, canaries, self.within)
+        require(
+            canaries > 1 or not self.coins, "`coins` are for several canaries: raise `canaries`"
+        )
+        within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
-        is_several = canaries > 1
-        require(is_several or not self.coins, "`coins` are for several canaries: raise `canaries`")
-        # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
-        # sigma^2. The other canaries add canaries * insertions^2 / parameters. Both are multiplied by
-        # `parameters`.
+        # Noise and the other canaries move the model along a canary's direction. In units of learning rate
+        # * C, this adds the variances noise_steps * sigma^2 and canaries * insertions^2 / parameters. We
+        # compare both times `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
-        noise = parameters * knowledge.noise_steps * sigma**2
-        added = canaries * knowledge.insertions**2
-        interferes = added > _MAX_INTERFERENCE * noise
-        # If the noise hides all other movement, theta_0 is as good as a rehearsed model.
+        from_noise = parameters * knowledge.noise_steps * sigma**2
+        from_canaries = canaries * knowledge.insertions**2
+        interferes = from_canaries > _MAX_INTERFERENCE * from_noise
+        rehearse: Rehearse = initial_model
+        if knowledge.is_rehearsed(parameters):  # the noise does not hide all other movement
+            rehearse = knowledge.rehearsal()
         return fresh_directions(
             canaries,
-            knowledge.rehearsal() if knowledge.is_rehearsed(parameters) else initial_model,
-            leave_one_out=is_several and interferes,
+            rehearse,
+            leave_one_out=canaries > 1 and interferes,
             all_in=not self.coins,
             within=within,
         )
 
 
-def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
+def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) in theta of the tensors in which to draw directions; None for all of theta.
 
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if there is no such
@@ -116,49 +118,43 @@ def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
 
 
 class Sphere(NamedTuple):
-    """The state of an adversary of K fresh directions in a run.
+    """The state of the adversary in a run: K fresh directions, and the model that it expects.
 
     Attributes:
-      keys: (K, blocks) typed keys, one row per direction and one key per block of coordinates.
-      expected: (m,) the coordinates of the expected model.
-      within: (m,) the indices of these coordinates in theta; None for all p of them.
+      directions: the directions, with keys (K, blocks), one key per block of coordinates.
+      expected: (m,) the expected model at the m coordinates in which directions are drawn.
     """
 
-    keys: Array
+    directions: mechanism.Directions
     expected: Array
-    within: Array | None = None
 
     def craft(self, step: Array, theta: Array) -> mechanism.Directions:
-        """Returns directions of infinite norm at the chosen coordinates; the mechanism clips each to C."""
-        return craft_unclipped(self, step, theta)._replace(within=self.within)
-
-    def find_movement(self, theta_t: Array) -> Array:
-        """Returns u = expected - theta_T at the chosen coordinates, (m,)."""
-        reached = theta_t if self.within is None else theta_t[self.within]
-        return self.expected - reached
+        return self.directions
 
     def draw(self, key: Array) -> Sphere:
         """Returns the state for a run: its own K directions, drawn from the run's key."""
-        return self._replace(keys=_split_keys(key, len(self.keys), self.expected.size))
+        keys = jax.random.split(key, self.directions.keys.shape)
+        return self._replace(directions=self.directions._replace(keys=keys))
 
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T; 0 if u is 0."""
-        u = self.find_movement(theta_t)
+    def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns the cosine (K,) of each canary's direction with u = expected - final; 0 if u is 0.
 
-        def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> Tree:
-            """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
-            products, squares = total
-            return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
-
-        zeros = jnp.zeros(len(self.keys))
-        products, squares = _fold_blocks(self.keys, u, (zeros, zeros), add)
+        If a canary is out, u does not depend on its direction. Its score then has the distribution of the
+        cosine of a uniformly random direction of R^m and a fixed vector (`audit.laws.cosine_law`).
+        """
+        u = self.expected - self.directions.select(final)
+        keys = self.directions.keys
+        products, squares = _sum_blocks(
+            keys, u, lambda block: jnp.sum(block**2, axis=1), jnp.zeros(len(keys))
+        )
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
-        return jnp.asarray(products / jnp.maximum(lengths, _TINY))
+        return products / jnp.maximum(lengths, _TINY)
 
-    def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosine (K,) of each direction with the part of u orthogonal to all other directions.
 
-        Let H be the inverse of the Gram matrix of the directions V (K, p), and w = H V u. Then
+        Here u = expected - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
+        and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
@@ -166,21 +162,16 @@ class Sphere(NamedTuple):
         (V u)' w. The part of direction k orthogonal to the others has squared length 1 / H_kk and dot product
         w_k / H_kk with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
-        u = self.find_movement(theta_t)
-
-        def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> Tree:
-            """Adds a block to the directions' dot products with u (K,) and to their Gram matrix (K, K)."""
-            products, gram = total
-            return products + directions @ u_block, gram + directions @ directions.T
-
-        size = len(self.keys)
-        start = (jnp.zeros(size), jnp.zeros((size, size)))
-        products, gram = _fold_blocks(self.keys, u, start, add)
-
-        # Directions are drawn as normal vectors. Divide by their lengths to make them unit vectors.
+        u = self.expected - self.directions.select(final)
+        keys = self.directions.keys
+        # `_sum_blocks` draws normal vectors. We divide by their lengths to make them unit vectors.
+        size = len(keys)
+        products, gram = _sum_blocks(
+            keys, u, lambda block: block @ block.T, jnp.zeros((size, size))
+        )
         lengths = jnp.sqrt(jnp.diagonal(gram))
-        products = products / lengths
-        inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
+        products = products / lengths  # V u
+        inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)  # H
 
         weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
@@ -200,7 +191,7 @@ def fresh_directions(
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine of v_k with u = expected - theta_T.
+    The score of canary k is the cosine of v_k with u = expected - final.
 
     Args:
       canaries: K.
@@ -212,11 +203,12 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Trains the expected model. In every run, `draw` replaces the keys."""
-        expected = rehearse(theta_0)
-        if within is not None:
-            expected = expected[within]
-        return Sphere(_split_keys(key, canaries, expected.size), expected, within)
+        """Computes the expected model, and draws directions that `draw` replaces in every run."""
+        size = theta_0.size if within is None else len(within)
+        blocks = math.ceil(size / mechanism.BLOCK)
+        keys = jax.random.split(key, (canaries, blocks))
+        directions = mechanism.Directions(keys, within)
+        return Sphere(directions, directions.select(rehearse(theta_0)))
 
     return Adversary(
         init,
@@ -233,69 +225,69 @@ def fresh_directions(
     )
 
 
-def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
-    """Splits a key into keys (K, blocks), one for every BLOCK coordinates of each of K directions."""
-    blocks = math.ceil(parameters / mechanism.BLOCK)
-    return jax.random.split(key, (canaries, blocks))
+def _sum_blocks(
+    keys: Array, u: Array, measure: Callable[[Array], Array], zero: Array
+) -> tuple[Array, Array]:
+    """Returns the dot products (K,) of K random vectors with u (m,), and a second sum over blocks.
 
-
-def _fold_blocks(
-    keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
-) -> Tree:
-    """Accumulates a total over blocks of coordinates of K random directions and of u (p,).
-
-    The directions are standard normal vectors, not yet scaled to length 1. Drawing them block by block saves
-    memory. Entries beyond p are 0.
+    The vectors are standard normal. We draw blocks of their coordinates one after the other, to save memory.
+    The last block has zeros beyond m.
 
     Args:
-      keys: (K, blocks), the keys that draw the directions.
-      u: (p,).
-      start: the total before the first block.
-      add: (total, a block of the directions (K, B), a block of u (B,)) -> the next total.
+      keys: (K, blocks), the keys that draw the blocks of the vectors.
+      u: (m,).
+      measure: maps a block (K, B) of the vectors to a term of the second sum.
+      zero: zeros with the shape of such a term.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
-    def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
-        """Draws a block of all directions, (K, B), with 0 for padding, and adds it to the total."""
-        block_keys, u_block, is_inside = block
-        directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
-        return add(total, directions, u_block), None
+    Sums = tuple[Array, Array]
 
-    total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
-    return total
+    def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
+        """Draws a block (K, B) of all vectors, and adds its terms to both sums.
+
+        `block` is (its keys (K,), its part of u (B,), 1 for coordinates below m and else 0 (B,)).
+        """
+        block_keys, u_block, is_inside = block
+        drawn = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
+        products, measured = sums
+        return (products + drawn @ u_block, measured + measure(drawn)), None
+
+    zeros = (jnp.zeros(len(keys)), zero)
+    sums: Sums
+    sums, _ = jax.lax.scan(add_block, zeros, (keys.T, u_blocks, is_coordinate))
+    return sums
 
 
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    Newton's iteration X <- X (2 I - G X) needs only products. We do not call LAPACK, because it hangs on a
-    CPU if several devices of a process call it. The iteration starts with the multiple of I that has the
-    smallest error |I - G X| for all eigenvalues within `_eigenvalue_limits`.
+    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several devices of a
+    process call it. Each iteration squares the error |I - G X|. The first X is the multiple of I with the
+    smallest error, (high - low) / (high + low), for eigenvalues of G between `low` and `high`.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # Each iteration squares the error.
+    # Find the number n of iterations after which first_error^(2^n) is at most _INVERSION_ERROR.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
-    steps = math.ceil(math.log2(power))
+    iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))
-
-    def improve(inverse: Array, _: None) -> tuple[Array, None]:
-        return inverse @ (2 * identity - gram @ inverse), None
-
-    first_guess = identity * (2 / (high + low))
-    inverse: Array = jax.lax.scan(improve, first_guess, length=steps)[0]
+    inverse = identity * (2 / (high + low))
+    for _ in range(iterations):
+        inverse = inverse @ (2 * identity - gram @ inverse)
     return inverse
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     """Returns (low, high), bounds on the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
-    For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur). Our
-    bounds are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). In small
-    dimensions this may exceed the lower edge, so `low` is at least _MIN_EDGE * (1 - s)^2.
+    For large p, eigenvalues are between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
+    Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
+    wider by six times the scale of these fluctuations. For small p this may exceed the lower edge, so `low`
+    is at least _MIN_EDGE times that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

@@ -23,7 +23,7 @@ Data = tuple[Array, ...]
 
 # The maximum number of entries (K, p) of drawn directions that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # coordinates per key
+BLOCK = 1 << 12  # the number of coordinates of a direction that a key draws
 # The mesh axis of the devices that share each step of a run.
 STEP_AXIS = "parts"
 
@@ -48,18 +48,18 @@ def local_hardware() -> Hardware:
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
-    stats = devices[0].memory_stats() or {}  # a device may keep no statistics
-    # The default is low. This is safe, because it only makes fewer runs train at once.
+    stats = devices[0].memory_stats() or {}  # None if the device has no statistics
+    # The default of 4 GiB is low. This is safe: it only lets fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
-    """Estimates the bytes per run that decide how many runs take a training step at once.
+    """Estimates the bytes of memory of a run's step, which decide how many runs train at once.
 
-    On a CPU, these are the results of all operations that depend on the run's parameters, because they should
-    fit into the cache. On other devices, these are the bytes that the compiled step uses at once. The step
-    does not run, and its arguments do not count.
+    On a CPU, it adds up the results of all operations that depend on the run's parameters, because they
+    should fit into the cache. On other devices, it returns the most bytes that the compiled step uses at any
+    time. The step does not run, and its arguments do not count.
 
     Args:
       function: the step, a function of theta (p,) and of `shared`.
@@ -83,8 +83,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of the results of all equations of a program, including the programs inside it.
 
-    The body of a `lax.scan` counts once per iteration, that of a `lax.while_loop` once. The branches of a
-    `lax.cond` do not count, because they are a tuple of programs, which we do not search.
+    The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
+    of a `lax.cond` do not count, because they are a tuple of programs, which we do not search.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -94,7 +94,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
             if hasattr(program, "eqns"):
                 programs.append(program)
         if programs:
-            repeats = equation.params.get("length", 1)
+            repeats = equation.params.get("length", 1)  # of a `lax.scan`
             total += repeats * sum(map(_count_written, programs))
         else:
             for result in equation.outvars:
@@ -120,6 +120,10 @@ class Hyperparameters(NamedTuple):
     own: Tree = ()
     weight_decay: Scalar | None = None
 
+    def deviation(self, norm: Scalar) -> Array:
+        """Returns sigma * norm, the standard deviation of the noise; 0 if sigma is 0 and norm is infinite."""
+        return jnp.where(self.noise_multiplier > 0, self.noise_multiplier * norm, 0.0)
+
 
 class Schedule(NamedTuple):
     """The mini-batches and insertion mask of a segment.
@@ -140,8 +144,8 @@ class State(NamedTuple):
       theta: the parameters (p,).
       optimizer: the optimizer's state.
       step: the number of completed steps, ().
-      seen: the memory of an adversary that sees every iterate; () if it sees only the last iterate.
-      noise: the earlier noise that correlated noise depends on; () if it depends on none.
+      seen: the record that an adversary has of the iterates; () if it sees only the last iterate.
+      noise: the earlier noise that correlated noise depends on; () if noise is independent.
     """
 
     theta: Array
@@ -163,16 +167,14 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries in random directions, each drawn when it is used.
+    """K canaries of norm C in random directions, which the mechanism draws when it uses them.
 
     Attributes:
       keys: (K,), or (K, blocks) with a key for every BLOCK coordinates.
-      norm: the norm of every canary, ().
       within: (m,), the indices of the coordinates in which directions are drawn; None for all.
     """
 
     keys: Array
-    norm: Array
     within: Array | None = None
 
     def select(self, theta: Array) -> Array:
@@ -198,7 +200,7 @@ Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 # (the adversary's state, step from 0, theta (p,)) -> canaries; the mechanism clips each to C
 Craft = Callable[[Tree, Array, Array], Crafted]
-# (the adversary's state, its memory, step, the iterate (p,) after the step) -> the next memory
+# (the adversary's state, its record, step, the iterate (p,) after the step) -> the next record
 Observe = Callable[[Tree, Tree, Array, Array], Tree]
 # (presence (K,), the run's key, step) -> (K,), 1.0 for a canary that joins the step, else 0.0
 Join = Callable[[Array, Array, Array], Array]
@@ -229,16 +231,13 @@ class Canaries(NamedTuple):
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
 
-    def remember(self, step: Array, after: State) -> State:
-        """Returns the state `after` a step with the memory of an adversary that has seen its iterate."""
+    def record(self, step: Array, after: State) -> State:
+        """Returns the state `after` a step, once the adversary has recorded its iterate in State.seen."""
         if self.observe is None:
             return after
-        seen = self.observe(after.seen, step, after.theta)
-        return after._replace(seen=seen)
+        return after._replace(seen=self.observe(after.seen, step, after.theta))
 
 
-# (step, theta, mask) -> the clipped sum (p,) of canaries.
-Inserter = Callable[[Array, Array, Array], Array]
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
 # The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. All
 # arguments are traced except the functions in `canaries`: one program serves runs with and without canaries.
@@ -272,12 +271,12 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries: the functions that make K canaries, and their presence.
+      canaries: the K canaries.
       step: the number of the step, from 0.
       theta: the model (p,) before the step.
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
-      clipped_sum: the function that sums clipped gradients of examples, for canaries that are examples.
+      clipped_sum: the clipping strategy, which only canaries that are examples need.
     """
     crafted = canaries.craft(step, theta)
     weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
@@ -285,12 +284,12 @@ def sum_canaries(
     if isinstance(crafted, Examples):
         assert clipped_sum is not None
 
-        def weighted_gradient(weight: Array, k: Array) -> Array:
-            """Returns the weighted clipped gradient (p,) of canary k, as the sum over a batch of 1."""
+        def clipped_gradient(k: Array) -> Array:
+            """Returns the clipped gradient (p,) of canary k, as the sum over a batch of 1."""
             example = (crafted.features[k][None], crafted.labels[k][None])
-            return weight * clipped_sum(theta, example, clipping_norm)
+            return clipped_sum(theta, example, clipping_norm)
 
-        return _sum_positive(weights, theta, weighted_gradient)
+        return _add_terms(weights, weights, theta, clipped_gradient)
 
     if isinstance(crafted, Coordinates):
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
@@ -298,49 +297,40 @@ def sum_canaries(
         return zeros.at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
-        norm = jnp.minimum(crafted.norm, clipping_norm)
         like = crafted.select(theta)
-        # Only the mask decides which directions are drawn, even if their canaries are out. Runs under `vmap`
-        # share the mask but not the presence. So their loops over canaries take the same steps.
+        # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
+        # so the loops of all runs take the same steps.
         masks = jnp.broadcast_to(mask, weights.shape)
-
-        def weighted_direction(weight: Array, k: Array) -> Array:
-            """Draws canary k's unit direction (m,), times its mask (`weight`) and its presence."""
-            weight_in = weight * canaries.presence[k]
-            return weight_in * draw_unit_direction(crafted.keys[k], like)
-
-        total = _sum_positive(masks, like, weighted_direction)
-        return crafted.spread(norm * total, theta)
+        total = _add_terms(
+            masks, weights, like, lambda k: draw_unit_direction(crafted.keys[k], like)
+        )
+        return crafted.spread(clipping_norm * total, theta)
 
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 
-def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """Returns the sum (p,) of term(weights[k], k) over all k with weights[k] > 0, one term at a time.
+def _add_terms(
+    selected: Array, weights: Array, like: Array, compute_term: Callable[[Array], Array]
+) -> Array:
+    """Returns the sum of weights[k] * compute_term(k) over all k with selected[k] > 0.
 
-    Args:
-      weights: (K,).
-      theta: any array with the shape and dtype of the sum.
-      term: (weight, k) -> the term (p,) of k.
+    It computes one term at a time, to save memory. `selected` and `weights` are (K,). `like` is any array
+    with the shape and dtype of a term.
     """
 
-    Carry = tuple[Array, Array]  # (the weights (K,) that remain to be added, the total (p,))
+    Carry = tuple[Array, Array]  # (`selected`, with 0 for terms in the total; the total)
 
     def any_left(carry: Carry) -> Array:
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
-    def add_largest(carry: Carry) -> Carry:
-        """Adds the term of the largest remaining weight to the total, and sets its weight to 0."""
+    def add_one(carry: Carry) -> Carry:
         remaining, total = carry
         k = jnp.argmax(remaining)
-        total = total + term(remaining[k], k)
-        return remaining.at[k].set(0), total
+        return remaining.at[k].set(0), total + weights[k] * compute_term(k)
 
-    total: Array
-    initial = (weights, jnp.zeros_like(theta))
-    _, total = jax.lax.while_loop(any_left, add_largest, initial)
+    _, total = jax.lax.while_loop(any_left, add_one, (selected, jnp.zeros_like(like)))
     return total
 
 
@@ -360,7 +350,8 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
 
-    Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p.
+    Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
+    vector's shape and dtype.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -372,56 +363,55 @@ def make_inserter(
     clipping_norm: Array,
     run_key: Array,
     clipped_sum: ClippedSum,
-) -> Inserter:
+) -> Callable[[Array, Array, Array], Array]:
     """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
 
-    Canaries that are the same at every step are summed once per segment, unless they join steps at random or
-    the mask is (K,). Random directions that join at random are drawn once per segment, if they fit into
+    If canaries are the same at every step, they are summed once per segment, unless they join steps at random
+    or the mask is (K,). Random directions that join at random are drawn once per segment, if they fit into
     memory.
 
-    Args:
-      canaries: the canaries to insert.
-      state: the run before the segment's first step.
-      clipping_norm: C.
-      run_key: the run's key, for the draws of `canaries.join`.
-      clipped_sum: the function that sums clipped gradients of examples, for canaries that are examples.
+    `state` is the run before the segment's first step, and `run_key` is for the draws of `canaries.join`. The
+    other arguments are those of `sum_canaries`.
     """
-    constant_sum = None  # (p,)
-    clipped_directions = None  # (K, p)
-    if canaries.crafts_constant and canaries.join is None:
-        one = jnp.float32(1)
-        constant_sum = sum_canaries(
-            canaries, state.step, state.theta, clipping_norm, one, clipped_sum
-        )
-    elif canaries.crafts_constant:
-        crafted = canaries.craft(state.step, state.theta)
-        if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
-            draw = jax.vmap(draw_unit_direction, (0, None))
-            units = draw(crafted.keys, crafted.select(state.theta))
-            spread = jax.vmap(crafted.spread, (0, None))
-            norm = jnp.minimum(crafted.norm, clipping_norm)
-            clipped_directions = spread(norm * units, state.theta)
 
-    def insert(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
-        if constant_sum is not None and not jnp.ndim(mask):
-            return mask * constant_sum
+    def sum_at(step: Array, theta: Array, mask: Array) -> Array:
         joining = canaries.joining(step, run_key)
-        if clipped_directions is not None:
-            return (mask * joining.presence) @ clipped_directions
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
-    return insert
+    if not canaries.crafts_constant:
+        return sum_at
+
+    if canaries.join is None:
+        constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
+
+        def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
+            is_for_all = jnp.ndim(mask) == 0  # otherwise each canary has its own mask
+            return mask * constant_sum if is_for_all else sum_at(step, theta, mask)
+
+        return insert_constant
+
+    crafted = canaries.craft(state.step, state.theta)
+    if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
+        return sum_at
+
+    draw = jax.vmap(draw_unit_direction, (0, None))
+    units = draw(crafted.keys, crafted.select(state.theta))
+    spread = jax.vmap(crafted.spread, (0, None))
+    clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
+
+    def insert_directions(step: Array, theta: Array, mask: Array) -> Array:
+        presence = canaries.joining(step, run_key).presence
+        return (mask * presence) @ clipped_directions
+
+    return insert_directions
 
 
 def no_canaries() -> Canaries:
     """Returns K = 0 canaries, for a run without insertion."""
-
-    def craft(step: Array, theta: Array) -> Array:
-        """Returns an array without canaries, (0, p)."""
-        return jnp.zeros((0, theta.size), theta.dtype)
-
-    return Canaries(craft, jnp.zeros(0))
+    return Canaries(
+        craft=lambda step, theta: jnp.zeros((0, theta.size), theta.dtype),
+        presence=jnp.zeros(0),
+    )
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
@@ -432,8 +422,7 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)
 
-    fold_in_all = jax.vmap(jax.random.fold_in, (None, 0))
-    keys = fold_in_all(key, jnp.arange(epochs))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
     shuffle = partial(jax.random.permutation, x=n_examples)
     shuffles = jax.vmap(shuffle)(keys)
     whole_batches = shuffles[:, : per_epoch * batch_size]
@@ -473,7 +462,7 @@ def rehearse(
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     # The key only matters to a federated mechanism, which shuffles its clients' examples. We name the
-    # generator, so that the result does not depend on JAX's default.
+    # generator, so the result does not depend on JAX's default.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -488,17 +477,14 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains a single run without canaries on batches (steps, B) (hidden-state paper, Algorithm 3).
-
-    Each segment has a single step, so that we see every update.
-    """
+    """Trains a single run without canaries on batches (steps, B) (hidden-state paper, Algorithm 3)."""
 
     Carry = tuple[State, Array]
 
     def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
         """Takes a step on a mini-batch (B,) of indices, and adds its squared update to the sum (p,)."""
         state, squares = carry
-        schedule = Schedule(batch[None], jnp.zeros(1))
+        schedule = Schedule(batch[None], mask=jnp.zeros(1))  # a segment of one step
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
         squares = squares + (after.theta - state.theta) ** 2
         return (after, squares), None

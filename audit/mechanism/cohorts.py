@@ -1,7 +1,4 @@
-"""Draws the clients and canaries of each round of a federated training run, before it begins.
-
-Clients are given by their indices (rounds, W), and canaries by a mask (rounds, K).
-"""
+"""Draws the clients and canaries of each round of a federated training run, before it begins."""
 
 import jax
 import numpy as np

@@ -3,11 +3,11 @@
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be
-correlated across steps (`Coefficients`). b_k is the presence of canary k. If canaries are sampled, b_k is 1
-only in the steps that canary k joins. The weight decay lambda is not clipped, as if
-`optax.add_decayed_weights` came before the optimizer. Only `optax.adamw` gets m_t without this term, and
-lambda as its own decay.
+g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
+(sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
+steps (`Coefficients`). b_k is the presence of canary k. If canaries are sampled, it is 1 only in the steps
+that canary k joins. The weight decay lambda is not clipped, as if `optax.add_decayed_weights` came before the
+optimizer. Only `optax.adamw` gets m_t without this term, and lambda as its own decay.
 """
 
 from collections.abc import Callable
@@ -69,11 +69,12 @@ def mechanism(choices: DPSGD) -> Mechanism:
 
     def start(theta_0: Array) -> State:
         """Returns the state before the first step, without earlier noise."""
-        optimizer = choices.optimizer(0.0)
-        memory: Tree = ()
-        if choices.bands > 1:  # an array without entries has no place on several devices
-            memory = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
-        return State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
+        optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
+        earlier: Tree = ()
+        # JAX cannot place an array without entries on several devices, so b = 1 has no array.
+        if choices.bands > 1:
+            earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
+        return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 
     def segment(
         hyper: Hyperparameters,
@@ -93,20 +94,20 @@ def mechanism(choices: DPSGD) -> Mechanism:
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
             after = step(choices, hyper, state, batch, extra, run_key)
-            return canaries.remember(state.step, after), None
+            return canaries.record(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a single run's step: those of the clipped sum and of a few vectors (p,)."""
-        batch = []
-        for array in data:
-            shape = (batch_size, *array.shape[1:])
-            batch.append(jax.ShapeDtypeStruct(shape, array.dtype))
+        """Estimates the bytes of a single run's step: the clipped sum, and a few vectors (p,)."""
+        batch = jax.tree.map(
+            lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
+        )
         theta = jax.typeof(theta_0)
-        clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), jnp.float32(1))
-        return clipped_sum + _THETAS_IN_MEMORY * theta_0.nbytes
+        clipping_norm = jnp.float32(1)  # only its type matters
+        of_sum = step_memory(choices.clipped_sum, theta, batch, clipping_norm)
+        return of_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
     return Mechanism(start, segment, memory)
 
@@ -122,21 +123,13 @@ def step(
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
     S is the sum of the mini-batch's clipped gradients, and Z is the noise (hidden-state paper, Equation 2).
-
-    Args:
-      choices: the clipping strategy and the optimizer.
-      hyper: the hyperparameters.
-      state: the run before the step.
-      batch: the mini-batch, features (B, ...) and labels (B, ...).
-      extra: the sum (p,) of the canaries, already clipped and multiplied by mask and presence.
-      run_key: the key of the run's noise.
+    `extra` (p,) is the sum of the canaries, already clipped and multiplied by mask and presence. `run_key` is
+    the key of the run's noise.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
-    is_noisy = hyper.noise_multiplier > 0
-    # Without noise C may be infinite, and 0 times infinity is NaN.
-    deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
-    noise, memory = _draw_step_noise(hyper.own, state, run_key, deviation)
+    deviation = hyper.deviation(norm)
+    noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
@@ -149,7 +142,7 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
-    return State(theta, optimizer_state, state.step + 1, state.seen, memory)
+    return State(theta, optimizer_state, state.step + 1, state.seen, noise=earlier)
 
 
 def _draw_step_noise(
@@ -157,30 +150,25 @@ def _draw_step_noise(
 ) -> tuple[Array, Tree]:
     """Draws the noise (p,) of the step after `state`, and returns it with the next `State.noise`.
 
-    The raw noise z_t is drawn from fold_in(run_key, t). So a step draws the raw noise of earlier steps again,
-    and only the last b - 1 vectors of correlated noise are stored, (b - 1, p).
-
-    Args:
-      coefficients: the coefficients of correlated noise, or () for independent noise.
-      state: the run before the step.
-      run_key: the run's key.
-      deviation: sigma C, the standard deviation of raw noise.
+    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, for the numerator B and
+    the denominator A. The raw noise z_t comes from fold_in(run_key, t), so a step draws earlier raw noise
+    again. `State.noise` only stores the last b - 1 vectors n, newest first, (b - 1, p). `coefficients` is ()
+    for independent noise. `deviation` is sigma C, the standard deviation of raw noise.
     """
     theta = state.theta
     if not coefficients:
         key = jax.random.fold_in(run_key, state.step)
         return draw_noise(key, deviation, theta), ()
     numerator, denominator = coefficients
-    if denominator.ndim == 2:
+    if denominator.ndim == 2:  # a row for each step
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds the raw noise of the step `lag` steps ago, times its coefficient."""
+        """Adds the raw noise of the step `lag` steps ago times its coefficient, if there is such a step."""
         lag, coefficient = term
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
-        is_step = lag <= state.step  # there is no step before step 0
         raw = draw_noise(key, deviation, theta)
-        return total + jnp.where(is_step, coefficient, 0) * raw, None
+        return total + jnp.where(lag <= state.step, coefficient, 0) * raw, None
 
     lags = jnp.arange(len(denominator))
     total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, denominator))
@@ -202,5 +190,4 @@ def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
 
     zeros = partial(jnp.zeros_like, theta)
     draw_in_branch = partial(jax.lax.cond, deviation > 0, draw, zeros)
-    noise: Array = jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)
-    return noise
+    return jnp.asarray(jax.lax.platform_dependent(cpu=draw_in_branch, default=draw))

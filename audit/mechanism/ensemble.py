@@ -7,16 +7,13 @@ communicate.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from audit.mechanism import base
-from audit.mechanism.base import Hardware, local_hardware
-
-T = TypeVar("T")
+from audit.mechanism.base import STEP_AXIS, Hardware, Schedule, Tree, local_hardware
 
 SEGMENT_STEPS = 250
 
@@ -27,7 +24,7 @@ _MEMORY_FRACTION = 0.25
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
-# How an array is laid out on devices, by its axis of runs. None is for an array that all runs share.
+# How to lay out an array on devices: split by its leading axis of runs (0), or copied to each device (None).
 _SPECS = {0: PartitionSpec("runs"), None: PartitionSpec()}
 
 # The size of each cache of compiled programs. Their arguments are the key, compared by `==`.
@@ -46,33 +43,30 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs over all devices of this process.
 
-        For a mechanism that `spreads`, give the number of `runs` that train at once. If it is less than the
-        number of devices, several devices share a run. The number of rows of the mesh is then the largest
-        divisor of the number of devices that is at most `runs`. By default, devices do not share runs.
+        For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
+        devices than runs, several devices share a run. The number of rows of the mesh is then the largest
+        divisor of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
         rows = min(runs or number, number)
         while number % rows:
             rows -= 1
-        axes = ("runs", base.STEP_AXIS)
+        axes = ("runs", STEP_AXIS)
         types = (AxisType.Auto, AxisType.Auto)
-        mesh = Mesh(devices.reshape(rows, -1), axes, axis_types=types)
-        return cls(mesh)
+        return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=types))
 
-    def by_run(self, tree: T) -> T:
+    def by_run(self, tree: Tree) -> Tree:
         """Splits arrays by their leading axis of runs. The rows of the mesh must divide its length."""
-        spread: T = jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
-        return spread
+        return jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
 
-    def everywhere(self, tree: T) -> T:
+    def everywhere(self, tree: Tree) -> Tree:
         """Copies arrays to each device."""
-        copied: T = jax.device_put(tree, NamedSharding(self.mesh, _SPECS[None]))
-        return copied
+        return jax.device_put(tree, NamedSharding(self.mesh, _SPECS[None]))
 
     def over_runs(
         self,
-        function: Callable[..., base.Tree],
+        function: Callable[..., Tree],
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
@@ -95,7 +89,7 @@ class Placement(NamedTuple):
         return jax.jit(mapped, donate_argnums=donated)
 
 
-def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
+def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]:
     """Cuts a schedule into segments of equal length, at most `longest` steps. The last may be shorter."""
     steps = len(schedule.mask)
     count = math.ceil(steps / longest)
@@ -103,8 +97,7 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
     cut = []
     for start in range(0, steps, length):
         part = slice(start, start + length)
-        batches = schedule.batches[part]
-        cut.append(base.Schedule(batches, schedule.mask[part]))
+        cut.append(Schedule(schedule.batches[part], schedule.mask[part]))
     return cut
 
 
@@ -118,14 +111,13 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     Args:
       runs: the number of all runs.
       bytes_per_run: the bytes of a run's step (`base.step_memory`).
-      hardware: the devices; by default those of this process.
+      hardware: the devices; by default the devices of this process.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory
     if devices.is_cpu:
-        smallest_chunk = _MIN_CHUNK * bytes_per_run
-        budget = min(max(_CACHE_BYTES, smallest_chunk), budget)
-    affordable = budget // max(bytes_per_run, 1)
-    per_device = int(min(max(affordable, 1), _MAX_CHUNK))
+        budget = min(budget, max(_CACHE_BYTES, _MIN_CHUNK * bytes_per_run))
+    affordable = int(budget) // max(bytes_per_run, 1)  # the estimate may be 0 bytes
+    per_device = min(max(affordable, 1), _MAX_CHUNK)
     chunks = math.ceil(runs / (per_device * devices.number))
     return math.ceil(runs / chunks)

@@ -5,8 +5,7 @@ A step without canaries and noise is phi(theta) = theta - eta d(theta) with
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
 To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-where H is the Jacobian of d. The square of this singular value is 1 + eta m, where m is the largest
-eigenvalue of
+for the Jacobian H of d. The square of this value is 1 + eta m, where m is the largest eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
@@ -35,7 +34,7 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is below the true one by at most this fraction of |c - 1|, plus rounding.
+# The measured constant c is below the true one by at most this fraction of |c - 1|, plus _ROUNDING.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start hides a larger constant
@@ -45,14 +44,14 @@ MAX_WHOLE = 128
 # If these iterations do not suffice, we compute the Jacobian of up to `_MAX_WHOLE_AFTERWARDS` parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
-_MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
-_LINES_AT_ONCE = 16
 _LARGE = 10_000  # parameters
+_MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector of all parameters
+_LINES_AT_ONCE = 16
 # If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin is for
 # rounding to float32, and for larger derivatives between the measured places.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# If derivatives at models stretch by up to 1 + x, those at other places count up to 1 + MAX_MARGIN x.
+# If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
 _SLOPES_PER_SECANT = 4  # without the one at its end
 
@@ -79,13 +78,13 @@ class Line(NamedTuple):
       length: The length of each secant.
       reach: The number of secants on either side of the model.
       derivative: The largest stretch by the derivative of this step, over the measured models.
-      most: The same, over all measured steps.
+      largest_derivative: The largest `derivative` of all measured steps.
     """
 
     length: float
     reach: int
     derivative: float
-    most: float
+    largest_derivative: float
 
 
 class Stretch(NamedTuple):
@@ -123,42 +122,43 @@ class StepMap:
 
 def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
     """Returns the map of a step of plain SGD with these hyperparameters."""
-    rate = float(hyper.learning_rate)
-    decay = float(hyper.weight_decay or 0.0)
-    return StepMap(clipped_sum, rate, decay, float(hyper.clipping_norm))
+    return StepMap(
+        clipped_sum,
+        learning_rate=float(hyper.learning_rate),
+        weight_decay=float(hyper.weight_decay or 0.0),
+        clipping_norm=float(hyper.clipping_norm),
+    )
 
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,)."""
+    """Returns w -> (H'w,), for the Jacobian H (p, p) of `step.descend` at theta."""
     pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), the transpose of w -> H'w applied to v."""
-    # A linear function has the same derivative everywhere.
+    """Returns H v, (p,), by the transpose of `pull_back`, w -> (H'w,)."""
+    # A linear function has the same derivative everywhere, such as at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
-    pushed: Array = transpose(v)[0]
-    return pushed
+    return jnp.asarray(transpose(v)[0])
 
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is H'(eta H v - v) - H v."""
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, (p,), for `pull_back`, w -> (H'w,)."""
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
 
 @jax.jit
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
-    """Returns H, (p, p): row i of H is the product of H' with unit vector i."""
+    """Returns the Jacobian H (p, p) of `step.descend` at theta. Row i is H' times unit vector i."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
-    jacobian: Array = jax.lax.map(lambda unit: pull_back(unit)[0], units)
-    return jacobian
+    return jnp.asarray(jax.lax.map(lambda unit: pull_back(unit)[0], units))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -172,11 +172,8 @@ def _on_lines(
 ) -> Array:
     """Measures stretches along lines through theta; returns one row for each line.
 
-    Args:
-      measure_along: `_walk` or `_measure_slopes`.
-      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      directions: (n, p) of any length. A direction of length 0 gets a row of 0.
-      positions: (m,) on each line, as distances from theta.
+    `measure_along` is `_measure_secants` or `_measure_slopes`, for a single line. `directions` (n, p) have
+    any length. Length 0 gives a row of 0. `positions` (m,) on each line are distances from theta.
     """
 
     def measure(direction: Array) -> Array:
@@ -187,33 +184,27 @@ def _on_lines(
 
     # In large models, a program that measures several lines at once compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
-    gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
-    return gains
+    return jnp.asarray(jax.lax.map(measure, directions, batch_size=at_once))
 
 
-def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
-    """Returns the stretch minus 1, (m - 1,), of each secant between the models theta + positions * unit."""
+def _measure_secants(
+    step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
+) -> Array:
+    """Returns the stretch minus 1, (m - 1,), of each secant between consecutive models on a line.
 
-    Carry = tuple[Array, Array]
-
-    def go_on(carry: Carry, position: Array) -> tuple[Carry, Array]:
-        """Moves to the next position. `carry` is (the model at the position before, d there)."""
-        place, descent = carry
-        there = theta + position * unit
-        descent_there = step.descend(there, batch)
-        change = step.learning_rate * (descent - descent_there)
-        return (there, descent_there), _measure_stretch(there - place, change)
-
-    first = theta + positions[0] * unit
-    carry = (first, step.descend(first, batch))
-    _, gains = jax.lax.scan(go_on, carry, positions[1:])
-    return gains
+    The models are theta + positions (m,) * unit.
+    """
+    models = theta + positions[:, None] * unit
+    descents = jax.lax.map(lambda model: step.descend(model, batch), models)
+    displacements = jnp.diff(models, axis=0)
+    changes = -step.learning_rate * jnp.diff(descents, axis=0)
+    return jax.vmap(_measure_stretch)(displacements, changes)
 
 
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit."""
+    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit."""
 
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
@@ -221,8 +212,7 @@ def _measure_slopes(
         pushed = _push_forward(pull_back, unit)
         return _measure_stretch(unit, -step.learning_rate * pushed)
 
-    gains: Array = jax.lax.map(measure, positions)
-    return gains
+    return jnp.asarray(jax.lax.map(measure, positions))
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
@@ -250,13 +240,11 @@ def largest_expansion(
 
     For more than MAX_WHOLE parameters, Lanczos iterations find a value that is below c by at most TOLERANCE
     |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close,
-    c comes from the whole Jacobian or, for more than 2,000 parameters, is an upper bound.
+    we compute c from the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
-      step: The step.
-      theta: The model (p,) before the step.
-      batch: The mini-batch of the step.
-      start: (p,) a guess of the most stretched direction, such as that of the step before, to save
+      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
+      start: (p,) a guess of the most stretched direction, such as the direction of an earlier step, to save
         iterations. A wrong guess does no harm.
       seed: The seed of the random half of the starting vector.
     """
@@ -267,29 +255,31 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns the product, computed in float32."""
+        """Returns (J'J - I) v / eta, (p,), computed in float32."""
         single = jnp.asarray(np.float32(v))
         return np.asarray(_multiply(step, pull_back, single), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the largest eigenvalue whose constant is within the tolerance of that of `eigenvalue`."""
+        """Returns the largest eigenvalue whose constant is within TOLERANCE of that of `eigenvalue`."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
-        return (largest**2 - 1) / step.learning_rate
+        return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
 
-    begin = np.random.default_rng(seed).normal(size=p)
+    vector = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # Scaled to the expected length of the random half.
-        begin += math.sqrt(p) / np.linalg.norm(start) * start
-    most = min(p, _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE)
-    eigenvalue, vector, is_settled = _find_largest_eigenvalue(multiply, begin, most, find_limit)
-    if not is_settled and p <= _MAX_WHOLE_AFTERWARDS:
+        # The expected length of the random half is sqrt(p). We give the other half the same length.
+        vector += math.sqrt(p) / np.linalg.norm(start) * start
+    max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
+    eigenvalue, direction, is_close = _find_largest_eigenvalue(
+        multiply, vector, min(p, max_iterations), find_limit
+    )
+    if not is_close and p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
-    return Expansion(_find_constant(step, eigenvalue), vector)
+    return Expansion(_find_constant(step, eigenvalue), direction)
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Computes the expansion of a step from its whole Jacobian."""
+    """Computes the expansion of a step from the largest eigenvalue of eta H'H - H - H' = (J'J - I) / eta."""
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
     last = theta.size - 1  # the largest eigenvalue comes last
@@ -301,13 +291,13 @@ def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
 def _find_constant(step: StepMap, eigenvalue: float) -> float:
     """Returns the singular value sqrt(1 + eta m) of J for an eigenvalue m of (J'J - I) / eta."""
     square = 1 + step.learning_rate * float(eigenvalue)
-    return math.sqrt(max(square, 0.0))
+    return math.sqrt(max(square, 0.0))  # in case of rounding errors
 
 
 def _find_largest_eigenvalue(
     multiply: Callable[[Vector], Vector],
     start: Vector,
-    most: int,
+    max_iterations: int,
     find_limit: Callable[[float], float],
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
@@ -322,21 +312,22 @@ def _find_largest_eigenvalue(
     Args:
       multiply: Returns the product of the matrix and a vector (p,).
       start: (p,) the random start.
-      most: The maximum number of iterations, up to p.
+      max_iterations: The maximum number of iterations, up to p.
       find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it. The
-        iterations end once no eigenvalue exceeds that number.
+        iterations end once they show that no eigenvalue exceeds that number.
 
     Returns:
-      (the largest eigenvalue found, the unit vector (p,) along it, True) if the iterations ended in this way;
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations ended in this way;
       else (an upper bound that holds with probability 99.7%, the vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
-    basis = np.empty((most, len(start)))
+    basis = np.empty((max_iterations, len(start)))
+    # In the basis, the matrix is tridiagonal.
     diagonal: list[float] = []
     off_diagonal: list[float] = []
     vector = start / math.sqrt(squared_length)
-    for k in range(1, most + 1):
+    for k in range(1, max_iterations + 1):
         basis[k - 1] = vector
         product = multiply(vector)
         diagonal.append(float(vector @ product))
@@ -345,7 +336,8 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        if k % (1 + k // 16) == 0 or length == 0 or k == most:
+        # Eigenvalues of larger matrices take longer, so we compute them less often.
+        if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
                 diagonal, off_diagonal[:-1], select="i", select_range=last
@@ -354,29 +346,30 @@ def _find_largest_eigenvalue(
             if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
                 return values[0], known.T @ vectors[:, 0], True
         vector = product / length
+    # We raise the limit until no eigenvalue can exceed it.
     while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
     return limit, known.T @ vectors[:, 0], False
 
 
-def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
-    """Returns the sum of p_j(place)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
+def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
+    """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    `diagonal` and `off_diagonal` (k,) are the coefficients of their recurrence. The sum is infinite if it
-    exceeds the range of floats, or if the last off-diagonal number is 0: the iterations then have found every
-    eigenvalue that the start can find.
+    `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of their recurrence b_j p_(j+1)(x) =
+    (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last
+    b_j is 0, because the iterations then have found every eigenvalue that the start can find.
     """
-    before = 0.0
-    value = 1.0
+    previous = 0.0  # p_(j-1)
+    value = 1.0  # p_j
     total = 1.0
-    coupling = 0.0
-    for center, next_coupling in zip(diagonal, off_diagonal, strict=True):
-        if next_coupling == 0 or total > 1e200:
+    previous_b = 0.0
+    for a, b in zip(diagonal, off_diagonal, strict=True):
+        if b == 0 or total > 1e200:
             return math.inf
-        following = ((place - center) * value - coupling * before) / next_coupling
-        before = value
+        following = ((x - a) * value - previous_b * previous) / b
+        previous = value
         value = following
-        coupling = next_coupling
+        previous_b = b
         total += value**2
     return total
 
@@ -384,36 +377,32 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float)
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Returns, of the secants on lines through theta, the one that exceeds most what derivatives explain.
+    """Finds the secant on lines through theta whose stretch exceeds most what derivatives explain.
 
     Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
-    that is shorter than a secant. The search does not see jumps off the lines.
+    that is shorter than a secant. The search does not detect jumps off the lines.
 
     Args:
-      step: The step.
-      theta: The model (p,) before the step.
-      batch: The mini-batch of the step.
+      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       directions: (n, p) the directions of the lines. A direction of length 0 counts as stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     positions = line.length * numbers
-    gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
+    gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # If derivatives at models do not explain some secant, we also use the derivatives along each secant.
+    # If the derivative at theta does not explain a secant, we also use the derivatives along each secant.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        limit = 1 + MAX_MARGIN * max(line.most - 1, 0)
-        explained = np.minimum(slopes, limit)
-        derivatives = np.maximum(derivatives, explained)
+        limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
+        trusted = np.minimum(slopes, limit)
+        derivatives = np.maximum(derivatives, trusted)
 
     worst = np.argmax(compute_excess(secants, derivatives))
-    secant = float(secants.flat[worst])
-    derivative = float(derivatives.flat[worst])
-    return Stretch(secant, derivative)
+    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
 
 
 def _find_slopes(
@@ -424,12 +413,12 @@ def _find_slopes(
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
+    # The derivatives along a secant, with both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
-    largest: Vector = windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
-    return largest
+    return np.asarray(windows[:, ::_SLOPES_PER_SECANT].max(axis=2))
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns by how much the stretch of secants exceeds what derivatives explain; 0 or less if they do."""
+    """Returns by how much stretches by secants exceed what derivatives explain; at most 0 if they do not."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

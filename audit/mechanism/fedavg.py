@@ -42,8 +42,7 @@ from audit.mechanism.cohorts import ABSENT
 # Folded into the key of a round. They exceed any p, because the noise uses the same key entry by entry.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-# Vectors (p,) of a run and a round's sums.
-_THETAS_IN_MEMORY = 6
+_THETAS_IN_MEMORY = 6  # vectors (p,) that a run's round keeps
 
 
 class Federated(NamedTuple):
@@ -100,7 +99,8 @@ class Sums(NamedTuple):
 
     Attributes:
       updates: the sum (p,) of the clipped updates.
-      unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update.
+      unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update. A participant
+        changes it by 1/2, half as much as a count.
     """
 
     updates: Array
@@ -141,17 +141,17 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = state.step
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, state.theta, norm, mask)
-            # Canaries count as clipped, because the directions of one-shot audits have an infinite norm.
+            # Canaries count as clipped, because the directions of one-shot audits are scaled to norm C_t.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
             after = _update_server(choices, hyper, state, norm, total, key)
-            return canaries.remember(step, after), None
+            return canaries.record(step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a round: those of a block of clients and of a few vectors (p,)."""
+        """Estimates the bytes of a round: a block of clients, and a few vectors (p,)."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
@@ -162,15 +162,14 @@ def mechanism(choices: FedAvg) -> Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes of a single client's training in a round (`base.step_memory`).
 
-    Args:
-      choices: the static choices of DP-FedAvg.
-      theta: the parameters (p,), or their shape and dtype.
-      data: the data of `mechanism`, or their shapes and dtypes.
+    `theta` (p,) and `data` (of `mechanism`) may be arrays, or their shapes and dtypes.
     """
-    client = steps = jnp.int32(0)  # only their types matter
+    # Only the types of these arguments matter.
+    client = steps = jnp.int32(0)
+    rate = jnp.float32(0)
     shuffles = jax.random.key(0)
     train = partial(_local_update, choices)
-    return step_memory(train, theta, data, client, steps, jnp.float32(0), shuffles)
+    return step_memory(train, theta, data, client, steps, rate, shuffles)
 
 
 def _update_server(
@@ -186,11 +185,8 @@ def _update_server(
     `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
     """
     own: Federated = hyper.own
-    is_noisy = hyper.noise_multiplier > 0
-    # Without noise C may be infinite, and 0 times infinity is NaN.
-    deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    mean = (sums.updates + deviation * normal) / own.denominator
+    mean = (sums.updates + hyper.deviation(norm) * normal) / own.denominator
 
     optimizer = choices.optimizer(hyper.learning_rate)
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
@@ -198,8 +194,9 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # Each update counts as 1/2 or -1/2, so adding 1/2 to the mean gives the fraction of unclipped updates.
-    excess = 0.5 + noisy_count / own.denominator - own.target_quantile
+    # Each update counts as 1/2 or -1/2, so this is the noisy fraction of unclipped updates.
+    fraction = 0.5 + noisy_count / own.denominator
+    excess = fraction - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     server = Server(optimizer_state, scale)
     return State(theta, server, state.step + 1, state.seen)
@@ -219,8 +216,7 @@ def cohort_sums(
     If `choices.spreads`, each device trains a part of the clients.
 
     Args:
-      choices: the static choices of DP-FedAvg.
-      own: its hyperparameters.
+      choices, own: the choices and hyperparameters of DP-FedAvg.
       theta: the model (p,) before the round.
       norm: C_t, the clipping norm.
       data: the data of `mechanism`.
@@ -228,22 +224,23 @@ def cohort_sums(
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
-    axes = (None, None, 0, None, None, None)
+    axes = (None, None, 0, None, None, None)  # only the client differs
     update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,) to the sums. Some clients may be ABSENT."""
-        joined = members >= 0  # ABSENT is negative
-        counts = jnp.where(joined, data[3][members], 0)
-        per_epoch = -(-jnp.max(counts) // choices.batch_size)  # rounded up
-        steps = choices.epochs * per_epoch
+        is_present = members != ABSENT
+        _, _, _, all_counts = data
+        counts = jnp.where(is_present, all_counts[members], 0)
+        # The clients of a block take as many steps as the largest of them.
+        steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
         updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
         # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
-        weights = joined.astype(theta.dtype)
+        weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
@@ -251,10 +248,9 @@ def cohort_sums(
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
     blocks = _cut_into_blocks(choices, cohort)
     sums, _ = jax.lax.scan(add_block, zero, blocks)
-    if not choices.spreads:
-        return sums
-    over_devices: Sums = jax.lax.psum(sums, STEP_AXIS)
-    return over_devices
+    if choices.spreads:
+        sums = jax.lax.psum(sums, STEP_AXIS)
+    return sums
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
@@ -288,7 +284,7 @@ def _local_update(
     """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
 
     Args:
-      choices: the static choices of DP-FedAvg.
+      choices: the choices of DP-FedAvg.
       theta: the model (p,) before the round.
       data: the data of `mechanism`.
       client: the client's index, or ABSENT.
@@ -297,26 +293,28 @@ def _local_update(
       shuffles: the key of the clients' shuffles in this round.
     """
     features, labels, starts, counts = data
-    count = jnp.where(client >= 0, counts[client], 0)
+    count = jnp.where(client != ABSENT, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 if absent
+    per_epoch = jnp.maximum(
+        _count_batches(choices, count), 1
+    )  # an absent client must not divide by 0
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # Steps beyond the last epoch and places beyond the client's last example have weight 0 in the loss.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
-        is_live = (places < count) & (i < choices.epochs * per_epoch)
+        has_weight = (places < count) & (i < choices.epochs * per_epoch)
         last_place = order.shape[1] - 1
         drawn = order[epoch, jnp.minimum(places, last_place)]
-        rows = starts[client] + jnp.where(is_live, drawn, 0)
+        rows = starts[client] + jnp.where(has_weight, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
-            """Returns the mean loss of the mini-batch's live places; 0 if there are none."""
+            """Returns the mean loss of the places with weight; 0 if there are none."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
-            total = jnp.sum(jnp.where(is_live, losses, 0.0))
-            return total / jnp.maximum(jnp.sum(is_live), 1)
+            total = jnp.sum(jnp.where(has_weight, losses, 0.0))
+            return total / jnp.maximum(jnp.sum(has_weight), 1)
 
         gradient = jax.grad(mean_loss)(before)
         return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)
@@ -324,6 +322,11 @@ def _local_update(
     initial = choices.unravel(theta)
     trained = jax.lax.fori_loop(0, steps, advance, initial)
     return theta - ravel_pytree(trained)[0]
+
+
+def _count_batches(choices: FedAvg, examples: Array) -> Array:
+    """Returns the number of mini-batches of an epoch over this many examples, rounded up."""
+    return -(-examples // choices.batch_size)
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
@@ -337,6 +340,6 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # 2 exceeds any uniform draw.
-    ranks = jnp.where(positions < count, draws, 2.0)
-    return jnp.argsort(ranks, axis=1)
+    # 2 exceeds any uniform draw, so positions without an example come last.
+    sort_keys = jnp.where(positions < count, draws, 2.0)
+    return jnp.argsort(sort_keys, axis=1)

@@ -35,13 +35,16 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 
-    With `shuffles`, every canary gets its own random slot, and each step has the same number of slots; some
+    With `shuffles`, each step has the same number of slots, and every canary gets its own random slot. Some
     slots stay empty. Otherwise each canary joins a uniformly random step, independently of the others
     (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0."""
+        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
+
+        Canaries draw their places in the epoch together if `shuffles`, else independently.
+        """
         # All steps of an epoch use the same key, so they draw the same places.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)

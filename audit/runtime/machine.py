@@ -71,8 +71,6 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
 # (the number of runs trained since the last call, which may be a fraction)
 Progress = Callable[[float], object]
-# (runs, steps) of a finished segment; (0, 0) after compilation
-SegmentProgress = Callable[[int, int], object]
 
 
 @contextlib.contextmanager

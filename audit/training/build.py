@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled programs are found by the functions that they were compiled from. So functions that make other
-# functions are cached: they must return the same object for the same arguments.
+# JAX finds compiled programs by the functions that they were compiled from. So we cache functions that make
+# other functions: they must return the same object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -72,15 +72,11 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 def _at_precision(function: F, precision: str) -> F:
     """Returns the function with matrix products in `precision`: "float32", or on a GPU "tf32"."""
     if precision == "tf32":
-        platform = jax.default_backend()
-        require(platform == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {platform}")
+        backend = jax.default_backend()
+        require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
         precision = "tensorfloat32"  # JAX's name
 
-    def at_precision(*arguments: Any) -> Any:
-        with jax.default_matmul_precision(precision):
-            return function(*arguments)
-
-    return at_precision  # type: ignore
+    return jax.default_matmul_precision(precision)(function)  # type: ignore
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
@@ -114,21 +110,23 @@ def build(
     )
 
     trained = trained or trainee(setting.model, dataset)
+    decay = fields.weight_decay or None  # with None, programs do not compute a decay
+    if fields.optimizer == "adamw":
+        decay = fields.weight_decay  # the default of Optax is not 0
     hyper = Hyperparameters(
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
         own=_read_noise(setting),
-        weight_decay=fields.weight_decay or None,  # with None, programs do not compute a decay
+        weight_decay=decay,
     )
-    if fields.optimizer == "adamw":  # its own default is not 0
-        hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
     mechanism = _make_mechanism(make_dpsgd(setting, trained))
+    sampler = setting.sampling
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Returns a training run from theta_0 (p,) without canaries; `key` is that of its noise."""
+        """Returns a training run from theta_0 (p,) without canaries; `key` draws its noise."""
         traced = jax.tree.map(jnp.float32, hyper)
         trajectory: Trajectory = _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
         return trajectory
@@ -136,11 +134,10 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
 
-        Each canary is weighted with its probability of joining a step: 1/2 for its coin, times the
-        probability that the sampler takes an inserted canary.
+        Each canary has the weight 1/2 for its coin, times the probability that the sampler lets an inserted
+        canary join a step.
         """
-        sampling = setting.sampling
-        probability = 1 / sampling.batches if sampling.batches else sampling.rate
+        probability = 1 / sampler.batches if sampler.batches else sampler.rate
         presence = jnp.full(setting.canaries, 0.5 * probability)
         traced = jax.tree.map(jnp.float32, hyper)
         arguments = (traced, state, theta_0, data, schedule, presence)
@@ -167,14 +164,14 @@ def build(
         f"{adversary.canaries}: pass Knowledge.canaries on to Adversary, or drop `canaries`",
     )
 
-    # With other samplers, an inserted canary joins every step of the schedule.
-    sampler = setting.sampling
+    # Without `join`, an inserted canary joins every step of the schedule's mask.
     join: base.Join | None = None
     if sampler.name == POISSON:
         join = joining.draw_by_coins
     elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
+    # Canaries that are gradients of examples have the precision of the training.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -186,26 +183,26 @@ def build(
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
         join=join,
-        sampling_rate=setting.sampling.rate,
+        sampling_rate=sampler.rate,
     )
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
     """Returns the mini-batches (T, B) of a setting's T steps, and the mask of steps that insert canaries.
 
-    `examples` is the number of training examples. The mask is (T,), or (T, K) if each of the K canaries has
-    its own steps. All runs have the same batches and mask.
+    `examples` is the number of training examples. The mask is (T,). With the sampler `known` it is (T, K), as
+    each of the K canaries has its own steps. All runs have the same batches and mask.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
-    times = setting.sampling.times
-    if not times:
+    repetitions = setting.sampling.times  # the number of a canary's steps; 0 for other samplers
+    if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # A large number, because `base.fixed_shuffle` folds the numbers 0, 1, ... into the same key.
+    # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
-    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
+    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, repetitions)
     return Schedule(batches, jnp.asarray(drawn))
 
 
@@ -220,16 +217,15 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns the parts of DP-SGD that programs are compiled for: clipped sum, optimizer, bands of the noise.
-
-    The bands are the number of coefficients in the numerator of correlated noise, or 1 without correlation.
-    """
-    clipped_sum = make_clipped_sum(trained.clipping, trained.model)
+    """Returns the choices of DP-SGD that programs are compiled for."""
     fields = setting.mechanism
+    clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     coefficients = _read_noise(setting)
-    bands = len(coefficients.numerator) if coefficients else 1
-    at_precision = _at_precision(clipped_sum, fields.precision)
-    return dpsgd.DPSGD(at_precision, OPTIMIZERS[fields.optimizer], bands)
+    return dpsgd.DPSGD(
+        _at_precision(clipped_sum, fields.precision),
+        OPTIMIZERS[fields.optimizer],
+        bands=len(coefficients.numerator) if coefficients else 1,
+    )
 
 
 _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)
@@ -251,7 +247,7 @@ def _rehearse(
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 (p,) without noise.
 
-    `state` is the adversary's, and `presence` (K,) has the weights of its canaries; see `base.rehearse`.
+    `state` is the adversary's state, and `presence` (K,) has the weights of its canaries (`base.rehearse`).
     """
     canaries = base.Canaries(partial(craft, state), presence)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
@@ -259,13 +255,11 @@ def _rehearse(
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
     """Returns the data's source, and the versions, device and time of this process, by name."""
+    libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,
         "audit": __version__,
-        "jax": metadata.version("jax"),
-        "flax": metadata.version("flax"),
-        "optax": metadata.version("optax"),
-        "numpy": metadata.version("numpy"),
+        **{name: metadata.version(name) for name in libraries},
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,10 +96,10 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries."""
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
+        # The mask of the schedule is (T, K), but here K is 0.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
-        theta: Array = train(hyper, theta_0, data, without_canaries)
-        return theta
+        return jnp.asarray(train(hyper, theta_0, data, without_canaries))
 
     return Game(
         mechanism=fedavg.mechanism(chosen),
@@ -114,26 +114,26 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary that observes what the setting's field `observe` specifies.
+    """Returns the one-shot adversary for the setting's field `observe`.
 
-    `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
+    "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates. The
+    others see only the final model. `rehearse` maps theta_0 (p,) to the final model (p,) of training without
+    noise and canaries.
     """
-    # "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates.
-    if setting.observe == "all":
+    observe = setting.observe
+    if observe == "all":
         return directions.largest_cosines(setting.canaries)
-    if setting.observe == "means":
+    if observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
-    # The other adversaries see only the final model.
-    if setting.observe == "fresh":
+    if observe == "fresh":
         return directions.final_cosines(setting.canaries, rehearse, fresh=True)
-    return directions.final_cosines(setting.canaries, directions.ORIGINS[setting.observe])
+    return directions.final_cosines(setting.canaries, directions.ORIGINS[observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the static parameters of DP-FedAvg on a CPU.
+    """Returns the choices of DP-FedAvg on a CPU that programs are compiled for.
 
-    They are those that compiled programs depend on. `most_examples` is the largest number of examples of a
-    client.
+    `most_examples` is the largest number of examples of a client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -145,10 +145,10 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
-    """Returns the static parameters of DP-FedAvg on this machine.
+    """Returns the choices of DP-FedAvg on this machine that programs are compiled for.
 
-    A device trains a block of clients at once: `FedAvg`'s default on a CPU, and as many as fit into memory on
-    an accelerator.
+    A device trains a block of clients at once: `FedAvg`'s default on a CPU, and on an accelerator as many as
+    its memory allows.
     """
     model = federated_task(setting.model).make()
     chosen = choose(setting, model, int(clients.counts.max()))
@@ -171,29 +171,29 @@ def accuracy(
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
     Accuracy is the fraction of labels, without padding, that a model predicts. To save time, it uses every
-    n-th test example, for at most 10,000 examples and 100,000 labels. Without test data, it uses the clients'
-    data.
+    n-th test example, for at most 10,000 examples and 100,000 labels (a text has several). Without test data,
+    it uses the clients' data.
     """
     row = federated_task(setting.model)
     model = row.make()
     features, labels = test or (clients.features, clients.labels)
-    by_examples = math.ceil(len(labels) / _MAX_TEST_EXAMPLES)
-    by_labels = math.ceil(labels.size / _MAX_TEST_LABELS)
-    step = max(by_examples, by_labels)
+    n = max(
+        math.ceil(len(labels) / _MAX_TEST_EXAMPLES),
+        math.ceil(labels.size / _MAX_TEST_LABELS),
+    )
 
     @jax.jit
     @partial(jax.vmap, in_axes=(0, None, None))  # over models
     def measure(theta: Array, features: Array, labels: Array) -> Array:
         """Returns the accuracy of a single model (p,)."""
-
-        def predict(example: Array) -> Array:
-            """Returns the most likely label of an example; for a text, one for each position."""
-            logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
-            return jnp.argmax(logits, axis=-1)
-
-        predicted = jax.lax.map(predict, features, batch_size=500)  # batches save memory
+        compute_logits = partial(model.module.apply, {"params": model.unravel(theta)})
+        predicted = jax.lax.map(
+            lambda example: jnp.argmax(compute_logits(example), axis=-1),
+            features,
+            batch_size=500,  # to save memory
+        )
         is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
         return jnp.sum((predicted == labels) * is_counted) / jnp.sum(is_counted)
 
-    examples = (jnp.asarray(features[::step]), jnp.asarray(labels[::step]))
+    examples = (jnp.asarray(features[::n]), jnp.asarray(labels[::n]))
     return lambda thetas: measure(thetas, *examples)

@@ -1,6 +1,6 @@
 """Runs an audit: trains the missing runs, concludes from all scores, and writes the conclusion.
 
-The Python functions, the command `audit` and sweeps all call it.
+Python functions, the command `audit` and sweeps call it.
 """
 
 import json
@@ -53,14 +53,14 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the missing ones of the first `runs` runs of a store, and returns the scores of all of them.
+        """Trains the runs that a store lacks of its first `runs` runs, and returns the scores of all these.
 
         A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
         of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before the next conclusion."""
+        """Returns how many of `runs` runs to train before the rule `Request.until` is checked again."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training, by name."""
@@ -76,8 +76,9 @@ class LocalTrainer:
         self.stage = partial(game.chunk_size, self._game)
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains the missing runs in chunks that fit into memory; see `Trainer`."""
-        return game.train(self._game, store, runs, self.stage(most), progress=progress)
+        """Trains the missing runs in chunks of at most `most` runs that fit into memory; see `Trainer`."""
+        chunk = game.chunk_size(self._game, most)
+        return game.train(self._game, store, runs, chunk, progress=progress)
 
 
 class Request(NamedTuple):
@@ -91,7 +92,7 @@ class Request(NamedTuple):
       level: the delta and the confidence of the bounds.
       find_steps: (store) -> the Lipschitz constants of the training steps, or None if they are unknown.
       model: the checksum of a custom model; None for one of the repository's models.
-      until: the rule that ends training early; None to train all runs.
+      until: the rule that ends training before `runs` runs; None to train all.
     """
 
     setting: Setting
@@ -105,9 +106,13 @@ class Request(NamedTuple):
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known."""
-        steps = self.find_steps(store)
-        is_own = self.model is not None
-        return conclude_setting(scores, self.setting, self.level, own_model=is_own, steps=steps)
+        return conclude_setting(
+            scores,
+            self.setting,
+            self.level,
+            own_model=self.model is not None,
+            steps=self.find_steps(store),
+        )
 
 
 class Finished(NamedTuple):
@@ -149,13 +154,13 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    If `rehearsed` is a number, the audit measures the Lipschitz constants of the training steps, which the
-    hidden-state bound needs, along so many extra runs. It uses stored constants from at least as many runs.
-    The other arguments are attributes of `Request`.
+    The hidden-state bound needs the Lipschitz constants of the training steps. If `rehearsed` is a number,
+    the audit measures them along this number of extra runs, unless the store has constants from at least as
+    many. The other arguments are attributes of `Request`.
     """
 
     def find_steps(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps, if they are known."""
+        """Returns the Lipschitz constants of the steps, if they are known or measured here."""
         if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
@@ -171,7 +176,7 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the missing runs, and concludes from all runs.
+    """Trains the runs that are not in the store, and concludes from all runs.
 
     Args:
       request: the request.
@@ -183,7 +188,8 @@ def audit(
     Raises:
       InputError: the setting, the data and the store do not fit together, or a run diverged.
     """
-    setting, dataset = request.setting, request.dataset
+    setting = request.setting
+    dataset = request.dataset
     trained = None
     store = make.find_store(out, setting, dataset, model=request.model)
     if store is not None:
@@ -267,41 +273,37 @@ def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
     """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs prove enough."""
-    held = min(store.runs_held(), request.runs)
-    if not held or request.until is None:
+    stored = min(store.runs_held(), request.runs)
+    if not stored or request.until is None:
         return request
-    conclusion = request.conclude(store, store.load(held))
+    conclusion = request.conclude(store, store.load(stored))
     return request._replace(runs=request.until(conclusion) or request.runs)
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
-    """Trains the missing runs and reports progress, or shows a progress bar; returns the scores."""
-    if request.until is not None:
-        return _train_until(request.until, request, store, trainer)
-    runs = request.runs
-    with nullcontext(report) if report else machine.bar(count_runs(store.missing(runs))) as advance:
-        return trainer.train(store, runs, runs, advance)
+    """Trains the missing runs; reports progress, or shows a progress bar; and returns the scores.
 
-
-def _train_until(until: Until, request: Request, store: Store, trainer: Trainer) -> Trained:
-    """Trains missing runs in stages, until `until` finds enough or there are `request.runs` runs.
-
-    Returns the scores of the first number of runs that proves enough, for any size of the stages.
+    With a rule `until`, it trains in stages, and returns the scores of the first number of runs that proves
+    enough, for any size of the stages.
     """
     most = request.runs
-    stage = min(trainer.stage(most), most)
+    stage = most
+    if request.until is not None:
+        stage = min(trainer.stage(most), most)
+    missing = count_runs(store.missing(most))
     trained = None
     runs = 0
     status = "training"
-    missing = count_runs(store.missing(most))
-    with machine.bar(missing, lambda: status) as advance:
+    with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while trained is None or runs < most:
             # Other processes may have stored more runs in the meantime.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, stage, advance).after(trained)
+            if request.until is None:
+                break
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
-            if enough := until(conclusion):
+            if enough := request.until(conclusion):
                 return trained._replace(scores=trained.scores.of_first(enough))
     return trained

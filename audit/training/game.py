@@ -14,6 +14,7 @@ So a run's draws do not depend on its chunk, on the number of devices, or on int
 """
 
 import functools
+import math
 import sys
 import time
 import zlib
@@ -43,7 +44,7 @@ from audit.mechanism.base import (
     Tree,
 )
 from audit.mechanism.ensemble import Placement
-from audit.runtime.machine import Progress, SegmentProgress
+from audit.runtime.machine import Progress
 from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 
 
@@ -62,7 +63,7 @@ class Game(NamedTuple):
       seed: the seed of all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
       join: draws which inserted canaries join a step, hidden from the adversary; None if all of them join.
-      sampling_rate: the probability, for `join`, that an inserted canary joins a step.
+      sampling_rate: the probability with which `join` lets an inserted canary join a step.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
 
@@ -88,14 +89,8 @@ class Game(NamedTuple):
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
             return np.asarray(runs[:, None] % 2 == 1)
-        key = root(self.seed, "presence")
-
-        def toss(run: Array) -> Array:
-            """Tosses a fair coin for each canary of a run, (K,)."""
-            run_key = jax.random.fold_in(key, run)
-            return jax.random.bernoulli(run_key, shape=(self.adversary.canaries,))
-
-        return np.asarray(jax.vmap(toss)(jnp.asarray(runs, jnp.uint32)))
+        toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
+        return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
         """Returns a key for each of the runs with these indices (R,): its index folded into a named key."""
@@ -103,9 +98,11 @@ class Game(NamedTuple):
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns scores (n, K) of runs first, first + 1, ... as a record for the store.
+        """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        Raises InputError if a score is not finite, which means that its model diverged.
+        The record also has the presence of canaries, the dimension of their directions (0 if their scores do
+        not follow the cosine law), and `NullLaw.draws`. Raises InputError if a score is not finite, which
+        means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -117,8 +114,8 @@ class Game(NamedTuple):
         null = self.adversary.null
         dimension = 0
         if null.law_is_known:
-            size = jax.eval_shape(self.init, jax.random.key(0)).size
-            dimension = size if null.dimension is None else null.dimension
+            parameters = jax.eval_shape(self.init, jax.random.key(0)).size
+            dimension = null.dimension or parameters
         present = self.presence(np.arange(first, first + len(scores)))
         return Scores(first, scores_64, present, dimension, null.draws)
 
@@ -186,73 +183,85 @@ def play(
     game: Game,
     ranges: Iterable[Range],
     chunk: int,
-    progress: SegmentProgress = lambda runs, steps: None,
-    checkpoints: Checkpoints | None = None,
+    progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
 
-    Args:
-      game: the game to play.
-      ranges: ranges of run indices, [start, stop).
-      chunk: the number of runs of a chunk.
-      progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
-      checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint, with
-        bit-identical scores.
-      watch: called with the chunk after each segment.
-
-    Raises:
-      InputError: a model diverged.
+    `ranges` are ranges of run indices, [start, stop). The other arguments are those of `Player`. Raises
+    InputError as `Player` does.
     """
-    player = Player(game, chunk)
-    progress(0, 0)
-    for first, stop in cut(ranges, chunk):
-        yield player.play(first, stop - first, progress, checkpoints, watch)
-        if checkpoints is not None:
-            checkpoints.drop(player.name_chunk(first))
+    return Player(game, chunk, progress, watch=watch).play_all(ranges)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores of the final models (R, p) of runs first, first + 1, ...
+    """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
 
-    The game's adversary must not be one that sees other models. Raises InputError if a model diverged.
+    The adversary must see only final models. Raises InputError if a model diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-
-    @jax.jit
-    @partial(jax.vmap, in_axes=(None, 0, 0, None))
-    def score(state: Tree, own_key: Array, theta: Array, assumed_theta_0: Array) -> Array:
-        """Returns the scores (K,) of a single run."""
-        own_state = game.adversary.draw_for_run(state, own_key)
-        nothing_seen = ()
-        return game.adversary.score(own_state, nothing_seen, theta, assumed_theta_0)
-
-    return game.describe_scores(first, score(state, own_keys, thetas, assumed_theta_0))
+    seen = ()  # of an adversary that only sees the final model
+    score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
+    return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
 
 
 class Player:
-    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices."""
+    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices.
 
-    def __init__(self, game: Game, chunk: int) -> None:
-        """Compiles the programs for chunks of up to `chunk` runs, and copies shared arrays to the devices."""
+    Attributes:
+      model_steps: the steps that its models have taken, without those from checkpoints.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        chunk: int,
+        progress: Progress = lambda runs: None,
+        checkpoints: Checkpoints | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """Compiles the programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
+
+        Args:
+          game: the game to play.
+          chunk: the number of runs of a chunk.
+          progress: called with 0 after compilation, and after each segment with the fraction of steps that it
+            took times the number of runs.
+          checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint,
+            with bit-identical scores.
+          watch: called with the chunk after each segment.
+
+        Raises:
+          InputError: the adversary's functions break its contract.
+        """
         self._game = game
+        self._chunk = chunk
+        self._progress = progress
+        self._checkpoints = checkpoints
+        self._watch = watch
+        self.model_steps = 0
         # Mechanisms that spread a step can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         # Each device gets the same number of runs. Shorter chunks are padded, to use the same programs.
         rows = placement.mesh.shape["runs"]
-        self._width = -(-chunk // rows) * rows
+        self._width = math.ceil(chunk / rows) * rows
+
+        # Programs do not call `init`. It may contain the data, which would stay in memory with the programs.
+        adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
+        attack = _prepare_attack(game)
+        state, _, theta_0 = attack
+        leaves, structure = jax.tree.flatten(state)
+        _check_shapes(adversary, structure, tuple(map(jax.typeof, leaves)), theta_0.size)
 
         # As arrays, the hyperparameters' values do not become part of the programs.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
-        shared = (hyper, game.data, segments, _prepare_attack(game))
+        shared = (hyper, game.data, segments, attack)
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
-        # `init` may contain the data, which the cache of programs would keep in memory.
-        adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
@@ -261,48 +270,53 @@ class Player:
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
             self._train.lower(*arguments).compile()
+        progress(0)
 
-    def name_chunk(self, first: int) -> str:
-        """Returns the name, for checkpoints, of the chunk that begins with run `first`."""
-        return f"{first:07d}_{self._width}_{len(self._segments)}"
+    def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
+        """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk."""
+        for first, stop in cut(ranges, self._chunk):
+            yield self.play(first, stop - first)
+            if self._checkpoints is not None:
+                self._checkpoints.drop(self._name_chunk(first))
 
-    def play(
-        self,
-        first: int,
-        size: int,
-        progress: SegmentProgress = lambda runs, steps: None,
-        checkpoints: Checkpoints | None = None,
-        watch: Watch | None = None,
-    ) -> Scores:
-        """Trains runs first, ..., first + size - 1 and returns their scores.
+    def play(self, first: int, size: int) -> Scores:
+        """Trains the runs first, ..., first + size - 1 and returns their scores.
 
-        `progress`, `checkpoints` and `watch` are as in `play`. Raises InputError if a model diverged.
+        Raises InputError if a model diverged.
         """
         states, draws = self._draw(np.arange(first, first + self._width))
+        name = self._name_chunk(first)
+        checkpoints = self._checkpoints
 
         done = 0  # segments
         if checkpoints is not None:
-            done, states = checkpoints.resume(self.name_chunk(first), states, self._fits)
+            done, states = checkpoints.resume(name, states, self._fits)
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX returns before the computation ends
-            progress(size, len(segment.mask))
-            if watch is not None:
-                watch(
-                    Midway(
-                        first,
-                        steps=int(states.step[0]),
-                        thetas=states.theta[:size],
-                        state=self._state,
-                        own_keys=draws.own_keys[:size],
-                    )
+            model_steps = size * len(segment.mask)
+            self.model_steps += model_steps
+            self._progress(model_steps / len(self._game.schedule.mask))
+            if self._watch is not None:
+                midway = Midway(
+                    first,
+                    steps=int(states.step[0]),
+                    thetas=states.theta[:size],
+                    state=self._state,
+                    own_keys=draws.own_keys[:size],
                 )
+                self._watch(midway)
             if checkpoints is not None and number < len(self._segments):
-                checkpoints.offer(self.name_chunk(first), number, states)
-        seen = (states.seen, states.theta, self._assumed_theta_0)
-        scores: Array = self._score(self._state, draws.own_keys, *seen)
+                checkpoints.offer(name, number, states)
+        scores: Array = self._score(
+            self._state, draws.own_keys, states.seen, states.theta, self._assumed_theta_0
+        )
         return self._game.describe_scores(first, scores[:size])  # without padding
+
+    def _name_chunk(self, first: int) -> str:
+        """Returns the name of the checkpoints of the chunk of this width that begins with run `first`."""
+        return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def _fits(self, done: int, checkpoint: State) -> bool:
         """Returns True if the runs of a checkpoint completed exactly `done` segments, and some remain."""
@@ -330,20 +344,13 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) that it assumes, and that of the runs.
-
-    Raises InputError if the adversary's functions break its contract.
-    """
+    """Returns the adversary's state before training, the theta_0 (p,) that it assumes, and the real one."""
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    leaves, structure = jax.tree.flatten(state)
-    types = tuple(map(jax.typeof, leaves))
-    # `init` may contain the data, so it differs between equal games.
-    _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
     return state, assumed, theta_0
 
 
@@ -353,7 +360,7 @@ def _check_shapes(
 ) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`.
 
-    `structure` and `types` are those of its state.
+    `structure` and `types` describe its state. Games with equal functions are only checked once.
     """
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
@@ -374,11 +381,11 @@ def _map_programs(
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, with an observer's initial memory."""
-        first = mechanism.start(theta_0 if init is None else init(key))
+        """Returns a run's state before the first step; `state` is the adversary's."""
+        start = mechanism.start(theta_0 if init is None else init(key))
         if observer is None:
-            return first
-        return first._replace(seen=observer.begin(state, assumed_theta_0))
+            return start
+        return start._replace(seen=observer.begin(state, assumed_theta_0))
 
     def take_segment(
         hyper: Hyperparameters,
@@ -389,30 +396,22 @@ def _map_programs(
         draws: Draws,
     ) -> State:
         """Returns a run's state after the steps of a schedule; `state` is the adversary's."""
-        state = adversary.draw_for_run(state, draws.own_keys)
-        observe = None
-        if observer is not None:
-            observe = partial(observer.observe, state)
-        craft = partial(adversary.craft, state)
-        constant = adversary.crafts_constant
-        canaries = Canaries(craft, draws.presence, observe, constant, join)
+        run_state = adversary.draw_for_run(state, draws.own_keys)
+        canaries = Canaries(
+            craft=partial(adversary.craft, run_state),
+            presence=draws.presence,
+            observe=observer and partial(observer.observe, run_state),
+            crafts_constant=adversary.crafts_constant,
+            join=join,
+        )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
-
-    def score(state: Tree, own_key: Array, seen: Tree, theta: Array, theta_0: Array) -> Array:
-        """Returns the scores (K,) of a run's model."""
-        return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
     # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        placement.over_runs(score, (None, 0, 0, 0, None)),
+        placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
-
-
-def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
-    """Stands in for an adversary's `init` in programs that never call it."""
-    raise AssertionError("this adversary has no init")
 
 
 class Trained(NamedTuple):
@@ -463,8 +462,7 @@ def train(
       runs: the total number of runs.
       chunk: the number of runs of a chunk; None for `chunk_size`.
       checkpoint_seconds: the minimum time between two checkpoints.
-      progress: called with the number, or fraction, of runs trained since the last call.
-      watch: called with a chunk after each segment.
+      progress, watch: as in `Player`.
 
     Raises:
       InputError: memory runs out with a single run at a time, or a model diverged.
@@ -473,34 +471,27 @@ def train(
         return Trained(store.load(runs))
 
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
-    begin = end = time.perf_counter()
-    model_steps = 0  # since `begin`
     trained_runs = 0
-
-    def advance(finished_runs: int, steps: int) -> None:
-        """Adds a finished segment to the cost, and reports it."""
-        nonlocal begin, end, model_steps
-        end = time.perf_counter()
-        model_steps += finished_runs * steps
-        if not finished_runs:  # `play` has just compiled
-            begin = end
-            model_steps = 0
-        progress(finished_runs * steps / len(game.schedule.mask))
-
+    seconds = 0.0
+    model_steps = 0
     size = min(chunk or chunk_size(game, runs), runs)
     with hold(store.path):
         while missing := store.missing(runs):
             try:
-                for scores in play(game, missing, size, advance, checkpoints, watch):
+                player = Player(game, size, progress, checkpoints, watch)
+                begin = time.perf_counter()  # after compilation
+                for scores in player.play_all(missing):
                     store.save(scores)
                     trained_runs += len(scores.scores)
+                    seconds = time.perf_counter() - begin
+                    model_steps = player.model_steps
             except jax.errors.JaxRuntimeError as error:
                 require_out_of_memory(error)
                 size //= 2
                 require(size, ONE_RUN_TOO_LARGE)
                 print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
-    return Trained(store.load(runs), trained_runs, end - begin, size, model_steps)
+    return Trained(store.load(runs), trained_runs, seconds, size, model_steps)
 
 
 def require_out_of_memory(error: Exception) -> None:

@@ -1,7 +1,7 @@
 """Measures by how much training steps stretch the distance between models, along runs that no audit uses.
 
 These runs train like the game's own, with and without canaries, but with different noise. A step's constant
-is its largest value over all runs. Small models are measured at every step, large models at some steps; a
+is its largest value over all runs. We measure small models at every step, and large models at some steps. A
 step between two measured steps takes the larger value.
 
 Derivatives do not show jumps of the gradient near a model. To find them, we also measure secants, on lines
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jax import Array
 from numpy.typing import NDArray
 
@@ -29,12 +30,13 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# By default, a run's measured steps times the model's parameters are about this number, within the bounds.
+# By default, a run's measured steps times the model's parameters are about this number, within the limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-_MIN_FRACTION = 0.01  # of the largest distance; closer models count as one
-_LARGE = 10_000  # parameters from which the measurement of a step takes seconds
+# Models count as equal if their distance is at most this fraction of the largest distance at any step.
+_MIN_FRACTION = 0.01
+_LARGE = 10_000  # with more parameters, the measurement of a step takes seconds
 
 
 class Effort(NamedTuple):
@@ -67,7 +69,7 @@ class Rehearsal(NamedTuple):
 
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model of this many parameters: a minute or two on two cores."""
-    steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED), _MAX_MEASURED)
+    steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
         return Effort(runs=4, steps=steps, walked=200, reach=16)
     return Effort(runs=2, steps=steps, walked=20, reach=1)
@@ -107,47 +109,44 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     with_lines = _choose_steps_with_lines(distances, effort)
-    values: dict[int, float] = {}  # by measured step
-    directions: dict[int, NDArray[np.float64]] = {}  # by run: the direction that stretched most
+    constants: dict[int, float] = {}  # by measured step
     secants: list[Stretch] = []
+    directions: dict[
+        int, NDArray[np.float64]
+    ] = {}  # by run: the last direction that stretched most
 
-    def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Adds the measurement of a step at the runs' models (R, p) to `values` and `secants`.
+    def measure(step: int, thetas: Array, inserted: Array) -> None:
+        """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
 
         `inserted` (R, p) is the canary's contribution to the step of each run, a direction for secants.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
-        models = np.asarray(thetas)
-        constants = []
+        models = jnp.asarray(np.asarray(thetas))  # copies them to a single device
+        by_run = []
         for run, theta in enumerate(models):
             # The search begins at the last measured step's direction, which is often close.
-            largest = expansion.largest_expansion(
-                step_map,
-                jnp.asarray(theta),
-                batch,
-                start=directions.get(run),
-                seed=(step, run),
+            found = expansion.largest_expansion(
+                step_map, theta, batch, start=directions.get(run), seed=(step, run)
             )
-            directions[run] = largest.direction
-            constants.append(largest.constant)
-        values[step] = max(constants)
+            directions[run] = found.direction
+            by_run.append(found.constant)
+        constants[step] = max(by_run)
         if step in with_lines:
             line = expansion.Line(
                 length=float(lengths[step]),
                 reach=effort.reach,
-                derivative=values[step],
-                most=max(values.values()),
+                derivative=constants[step],
+                largest_derivative=max(constants.values()),
             )
             # With a single canary, one of two neighbouring runs has it.
-            to_next = np.roll(models, -1, axis=0) - models
+            to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
-                model = jnp.asarray(theta)
-                descent = np.asarray(step_map.descend(model, batch))
+                descent = step_map.descend(theta, batch)
                 along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
                 secants.append(
-                    expansion.worst_on_lines(step_map, model, batch, np.stack(along), line)
+                    expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
                 )
         progress(1.0)
 
@@ -155,19 +154,19 @@ def rehearse(
         """Measures the step that follows a segment, if there is one, at the models of a chunk."""
         if midway.steps < steps:
             inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
-            measure(midway.steps, midway.thetas, np.asarray(inserted))
+            measure(midway.steps, midway.thetas, inserted)
 
     # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. We begin with an even
     # index, because a single canary is inserted in odd runs.
     first = MAX_RUNS + MAX_RUNS % 2
     thetas = games.initial_models(game, np.arange(first, first + runs))
     # A canary at the first step only matters to later steps.
-    measure(0, thetas, np.zeros(thetas.shape, np.float32))
+    measure(0, thetas, jnp.zeros_like(thetas))
     # A segment ends before each measured step.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
-    return Rehearsal(_spread(values, steps), secants)
+    return Rehearsal(_fill_steps(constants, steps), secants)
 
 
 def _make_inserter(
@@ -184,7 +183,7 @@ def _make_inserter(
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
-        """Returns the contribution of the step's canary to the step of a single run, (p,)."""
+        """Returns the contribution (p,) of canary `step` modulo K to this step of a single run."""
         craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
@@ -195,24 +194,25 @@ def _make_inserter(
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
-    """Returns the steps at which secants are measured: up to `effort.walked` of the measured steps.
+    """Returns the steps at which we measure secants: up to `effort.walked` of the measured steps.
 
     They are spread evenly over the measured steps before which the two coupled models differ, or over all
-    measured steps if the models never differ.
+    measured steps if the models never differ. `distances` (T,) are as in `rehearse`.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
     chosen = measured[_are_separate(distances)[measured]]
     if not chosen.size:
         chosen = measured
-    return set(chosen[:: math.ceil(len(chosen) / effort.walked)].tolist())
+    stride = math.ceil(len(chosen) / effort.walked)
+    return set(chosen[::stride].tolist())
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    Where the models do not differ, it is their largest distance at any step, because short secants would only
-    show rounding errors. Secants of length 0 count as not stretched.
+    If the models do not differ before a step, it is their largest distance at any step, because short secants
+    would only show rounding errors. `distances` (T,) are as in `rehearse`.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -224,15 +224,13 @@ def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(distances > _MIN_FRACTION * distances.max())
 
 
-def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
-    """Returns a value for each of T = `steps` steps, (T,), from {measured step: value} in rising order.
+def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
+    """Returns a constant for each of T = `steps` steps, (T,), from {measured step: constant} in rising order.
 
-    A step between two measured steps takes the larger of their values. Steps after the last measured step
-    take its value.
+    A step between two measured steps takes the larger of their constants. Steps after the last measured step
+    take its constant.
     """
-    measured = np.array(list(values))
-    numbers = np.arange(steps)
-    before = np.searchsorted(measured, numbers, side="right") - 1
-    after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
-    at_measured = np.array(list(values.values()))
-    return np.asarray(np.maximum(at_measured[before], at_measured[after]))
+    by_step = pd.Series(constants).reindex(range(steps))
+    before = by_step.ffill()
+    after = by_step.bfill().fillna(before)
+    return np.asarray(np.maximum(before, after))

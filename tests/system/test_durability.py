@@ -46,20 +46,20 @@ def store(dataset, tmp_path):
 
 
 def _dying(monkeypatch, segments):
-    play = game.play
+    player = game.Player
 
-    def until(table, ranges, chunk, progress, *others):
+    def until(table, chunk, progress, *others):
         left = [segments]
 
-        def counted(runs, steps):
-            progress(runs, steps)
-            left[0] -= steps > 0
+        def counted(runs):
+            progress(runs)
+            left[0] -= runs > 0
             if not left[0]:
                 raise KeyboardInterrupt
 
-        return play(table, ranges, chunk, counted, *others)
+        return player(table, chunk, counted, *others)
 
-    monkeypatch.setattr(game, "play", until)
+    monkeypatch.setattr(game, "Player", until)
 
 
 @pytest.mark.slow
@@ -100,17 +100,14 @@ def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
 
 @pytest.mark.slow
 def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, capsys):
-    whole, play = train(SETTING, "whole", runs=16), game.play
+    whole, play = train(SETTING, "whole", runs=16), game.Player.play
 
-    def scarce(table, ranges, chunk, *others):
-        for part in play(table, ranges, chunk, *others):
-            if chunk > 2 and part.first:
-                raise jax.errors.JaxRuntimeError(
-                    "RESOURCE_EXHAUSTED: Out of memory allocating 1 byte"
-                )
-            yield part
+    def scarce(player, first, size):
+        if player._chunk > 2 and first:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+        return play(player, first, size)
 
-    monkeypatch.setattr(game, "play", scarce)
+    monkeypatch.setattr(game.Player, "play", scarce)
     halved = train(SETTING, runs=16, chunk=8)
     np.testing.assert_array_equal(halved.scores.scores, whole.scores.scores)
     said = [
@@ -208,17 +205,17 @@ data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" *
 table = build.build(setting_of("fcnn", adversary="gc_r", batch_size=10, steps=600), data)
 kept = Checkpoints(Path(sys.argv[2]), 0)
 (whole,) = game.play(table, [(0, 5)], 5)
-def die(runs, steps, heard=[]):
-    heard.append(steps)
+def die(runs, heard=[]):
+    heard.append(runs)
     if len(heard) == 3:  # in the second segment
         raise KeyError
 try:
-    list(game.play(table, [(0, 5)], 5, die, kept))
+    list(game.Player(table, 5, die, kept).play_all([(0, 5)]))
 except KeyError:
     pass
 heard = []
-(resumed,) = game.play(table, [(0, 5)], 5, lambda runs, steps: heard.append(steps), kept)
-assert len(jax.local_devices()) == int(sys.argv[1]) and heard == [0, 200, 200], heard
+(resumed,) = game.Player(table, 5, heard.append, kept).play_all([(0, 5)])
+assert len(jax.local_devices()) == int(sys.argv[1]) and heard == [0, 5 / 3, 5 / 3], heard
 np.testing.assert_array_equal(resumed.scores, whole.scores)
 short = build.build(setting_of("fcnn", adversary="gc_r", batch_size=20, steps=7, periodicity=2), data)
 print(json.dumps(np.concatenate([part.scores for part in game.play(short, [(0, 21)], 10)]).tolist()))

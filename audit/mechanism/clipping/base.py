@@ -34,7 +34,7 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# It avoids a division by 0. Its square root times any C is far below the precision of the sums.
+# Avoids a division by a squared norm of 0. Its square root is far below the norms that we support.
 _TINY = 1e-30
 # Up to this many multiply-adds per output column, we write a product out as a sum.
 _UNROLLED = 32
@@ -55,9 +55,10 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 def _differentiate_scale(
     values: tuple[Array, Array], changes: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
+    """Returns `scale_to_norm` and its change for changes of the squared norm and of C.
 
-    We define it by hand, because JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
+    We define it by hand, because JAX's derivative of `rsqrt` is infinite at 0 and would give NaN. `values`
+    and `changes` are pairs (squared norm, C).
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
@@ -74,7 +75,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first, so that no square overflows or vanishes in float32.
+    We divide by the largest entry first. Otherwise its square might overflow or vanish in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -87,13 +88,12 @@ def per_example(loss: Loss) -> ClippedSum:
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,). All gradients (B, p) are in memory."""
-        separate_batch = separate(theta, batch)
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        gradients = compute_gradients(theta, separate_batch)
+        separated = separate(theta, batch)  # for a limitation of JAX
+        gradients = compute_gradients(theta, separated)
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)
-        total: Array = scales @ gradients
-        return total
+        return jnp.matmul(scales, gradients)
 
     return clipped_sum
 
@@ -150,14 +150,17 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # The layers whose input is the features, which all models of an ensemble share.
+        # The layers whose input all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
             """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, its input), or None for another layer."""
+                """Returns (a dense layer's output plus its tap, its input), or None for another layer.
+
+                It adds a layer to `reads_features` if its input is the features, `columns`.
+                """
                 if not is_exactly(layer, nn.Dense):
                     return None
                 parameters = layer.variables["params"]
@@ -166,7 +169,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses written-out sums with later operations. It cannot fuse a call of a matrix product.
+                # XLA fuses written-out sums with later operations, but not a call of a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -176,7 +179,7 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss` and completes `reads_features`.
+        # This traces `total_loss` and so completes `reads_features`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
@@ -210,25 +213,25 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
 ) -> tuple[Array, dict[Path, Note]]:
-    """Applies a module with layers that a strategy computes.
+    """Applies a module with layers that a clipping strategy computes.
 
     Args:
       module: the module.
       params: its parameters.
       x: its input.
-      compute: (a layer, its input) -> (its output, a note of the strategy); None to let Flax compute the
-        layer.
+      compute: (a layer, its input) -> (its output, what the strategy notes for its backward pass); None to
+        let Flax compute the layer.
 
     Returns:
       (the module's output, the strategy's notes by the layer's path).
 
     Raises:
-      UnknownLayer: `compute` does not take a layer with a parameter, or a layer is called twice.
+      UnknownLayer: `compute` returns None for a layer with a parameter, or a layer is called twice.
     """
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Takes the place of each method of each module. Its input may be given by position or by name."""
+        """Replaces each method of each module. Flax calls it with the method and its arguments."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with further arguments, such as a normalisation's mask.
@@ -256,11 +259,10 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
     Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may compute another one.
     """
-    if type(layer) is not kind:
-        return False
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)
-    return layer.dtype in (None, jnp.float32) and not (product or convolution)
+    is_custom = product or convolution or type(layer) is not kind
+    return not is_custom and layer.dtype in (None, jnp.float32)
 
 
 @jax.custom_vjp
@@ -278,7 +280,7 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """Returns the gradients at kernel and columns, from those at the product (outputs, B).
+    """Returns the gradients at the kernel and at the columns, from `gradients` (outputs, B) at the product.
 
     We define it by hand, because JAX's derivative of the written-out sums would pad the gradient of each
     slice.
@@ -297,5 +299,4 @@ def _row_sum(rows: Array) -> Array:
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
-    total: Array = functools.reduce(jnp.add, list(rows))
-    return total
+    return jnp.asarray(functools.reduce(jnp.add, list(rows)))

@@ -3,10 +3,10 @@
 The supported layers are dense layers, convolutions, group and layer normalisation, and modules that define
 `unfold`.
 
-A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). For a convolution these
-are the patches, and a dense layer has a single one. They are rows (L, K) if the layer's channels are last,
-and columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and the
-output gradients g (B, O, L), or from rows, we compute one of
+A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). In a convolution, these
+are the patches at L places. A dense layer has one vector. They are rows (L, K) if the layer's channels are
+last, and columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and
+the output gradients g (B, O, L), or from rows, we compute one of
 
     if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
@@ -15,11 +15,10 @@ output gradients g (B, O, L), or from rows, we compute one of
 The first and the last form are ghost norms, which do not form per-example gradients (Goodfellow, 2015, arXiv
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
 4). A choice for each layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and Efficient Training of
-Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That paper compares memory,
-2 L^2 and K O. We compare multiply-adds.
+Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683), here by multiply-adds.
 
-The gradient of a normalisation's scale is sum_l g_l x_l, for normalised inputs x. That of a bias is sum_l
-g_l.
+The gradient of a normalisation's scale is sum_l g_l x_l, for normalised inputs x. The gradient of a bias is
+sum_l g_l.
 """
 
 from collections.abc import Callable
@@ -123,8 +122,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     # Its parameters must vary along the last axis only, and it must not average over devices.
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and is_last and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs. A copy of the layer without scale and bias,
-        # detached from the network, computes them.
+        # The scale's gradient needs the normalised inputs. A copy of the layer without parameters, detached
+        # from the network, computes them.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
@@ -134,43 +133,42 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     return None
 
 
-def measure_gradients(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]:
+def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
     """Measures the gradients of B examples at a layer's parameters; returns a Measure by parameter name.
 
     Args:
       names: the names of the parameters, among "bias", "scale" and "kernel".
-      made: the result of `pass_through`, mapped over the examples.
+      calls: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
-    places = 1 if made.channels_last else 2  # the axis of the L places
+    places = 1 if calls.channels_last else 2  # the axis of the L places
     measures: dict[str, Measure] = {}
     # All places share the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
         by_example = jnp.sum(gradients, axis=places)
         measures["bias"] = _measure_vectors(by_example)
     if "scale" in names:
-        by_example = jnp.sum(gradients * made.saved, axis=places)
+        by_example = jnp.sum(gradients * calls.saved, axis=places)
         measures["scale"] = _measure_vectors(by_example)
     if "kernel" in names:
-        measures["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
+        measures["kernel"] = _measure_kernel(calls.saved, gradients, calls.channels_last)
     return measures
 
 
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with our own derivatives.
 
-    The gradient at x comes from `layer.fold`, instead of from the gradient at the columns. Under `vmap` over
-    examples, the product is a batched product with contiguous rows. JAX's default, one large product, would
+    The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
+    examples, this is a batched product with contiguous rows. JAX's default is one large product, which would
     first copy the columns into another order. With this rule, JAX can only differentiate under `vmap`.
     """
 
     @jax.custom_vjp
     def batched(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns (..., K, L) as a batched product. Only the gradient needs x."""
+        """Returns kernel.T @ columns (..., K, L) as a batched product. Only the derivative uses x."""
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
-        product: Array = rows @ columns
-        return product
+        return rows @ columns
 
     def forward(
         kernel: Array, x: Array, columns: Array
@@ -179,7 +177,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x; None at the columns, because x accounts for them."""
+        """Returns the gradients at the kernel and at x; None at the columns, which depend on x."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -190,13 +188,13 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
         """Computes the product under `vmap`, whose mapped axis comes first in the batched factors."""
-        if not are_batched[0]:
+        kernel_is_batched, *_ = are_batched
+        if not kernel_is_batched:
             return batched(*factors), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
 
-    result: Array = product(kernel, x, columns)
-    return result
+    return jnp.asarray(product(kernel, x, columns))
 
 
 def _measure_vectors(by_example: Array) -> Measure:
@@ -208,7 +206,7 @@ def _measure_vectors(by_example: Array) -> Measure:
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the gradients of B examples at a kernel, in the form that takes the fewest multiply-adds.
 
-    To form the gradients takes L K O multiply-adds per example, and the Gram form takes L^2 (K + O).
+    Forming an example's gradient takes L K O multiply-adds, and the Gram form takes L^2 (K + O).
 
     Args:
       saved: the inputs of the product, (B, L, K) if channels are last, else (B, K, L).

@@ -8,6 +8,7 @@ processor's cache. Memory contains a single block and the factors of the sums of
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -28,11 +29,10 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The maximum bytes that a model's layers store for a block. On a CPU, this was the fastest of 0.6 to 2.5 MiB
-# for the ConvNet with four models.
+# The maximum bytes that a model's layers store for a block: on a CPU the fastest of 0.6 to 2.5 MiB for four
+# ConvNets. For many parameters, it is a multiple of their bytes, as every block reads and writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-# But they are at least this multiple of the parameters' bytes, because every block reads and writes these.
 _BLOCK_BY_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` by layer
@@ -58,27 +58,29 @@ def unfolded_book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), over the batch, block by block."""
         params = unravel(theta)
-        example = batch[0][0]
-        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
+        features, _ = batch
+        # The calls of one example show the shapes of layers' outputs, and how many examples fit into a block.
+        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
-        most = max(1, budget // _count_bytes(calls))
-        blocks = _cut_into_blocks(batch, most)
-        flat = flatten_dict(params)
+        max_examples = max(1, budget // _count_bytes(calls))
+        blocks = _cut_into_blocks(batch, max_examples)
+        by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to the totals, by parameter; returns the factors of the other sums.
 
-            To add the sum of a whole kernel, every block would read and write the kernel. If a sum has
-            factors, we stack those of all blocks and multiply at the end.
+            To add a kernel's sum, every block would read and write a kernel. If a sum has factors, we stack
+            the factors of all blocks, and multiply at the end.
             """
+            _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
-            squared_norms = jnp.zeros(len(block[1]))
+            squared_norms = jnp.zeros(len(weights))
             for measures in by_layer.values():
                 squared_norms = squared_norms + sum(
                     measure.squares for measure in measures.values()
                 )
-            scales = block[2] * scale_to_norm(squared_norms, clipping_norm)
+            scales = weights * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
             for path, total in totals.items():
@@ -90,11 +92,10 @@ def unfolded_book_keeping(
                     totals = totals | {path: total + summed.reshape(total.shape)}
             return totals, factors
 
-        zeros = jax.tree.map(jnp.zeros_like, flat)
+        zeros = jax.tree.map(jnp.zeros_like, by_path)
         totals, factors = jax.lax.scan(add_block, zeros, blocks)
         for path, factor in factors.items():
-            total = factor.sum()
-            totals[path] = total.reshape(flat[path].shape)
+            totals[path] = factor.sum().reshape(by_path[path].shape)
         return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
@@ -105,18 +106,17 @@ def _count_bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _cut_into_blocks(batch: Batch, most: int) -> _Block:
-    """Cuts a batch into n blocks of b <= `most` examples, (n, b, ...), and pads the last with weight 0."""
+def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
+    """Cuts a batch into n blocks of b <= max_examples, (n, b, ...); padding in the last has weight 0."""
     features, labels = batch
     count = len(labels)
-    blocks = math.ceil(count / most)
+    blocks = math.ceil(count / max_examples)
     size = math.ceil(count / blocks)
 
     def cut(part: Array) -> Array:
         """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
-        no_padding = ((0, 0),) * (part.ndim - 1)
-        missing = blocks * size - count
-        padded = jnp.pad(part, ((0, missing), *no_padding))
+        zeros = jnp.zeros((blocks * size - count, *part.shape[1:]), part.dtype)
+        padded = jnp.concatenate([part, zeros])
         return padded.reshape(blocks, size, *part.shape[1:])
 
     return cut(features), cut(labels), cut(jnp.ones(count))
@@ -128,14 +128,10 @@ def _measure_block(
     """Measures the gradients of a block's examples; returns a Measure by layer and parameter name."""
     features, labels, _ = block
 
-    def loss(x: Array, label: Array, taps: dict[Path, Array]) -> _Pass:
-        """Returns (one example's loss, each layer's call by its path), with taps added to the outputs."""
-        logits, calls = _apply(module, params, x, taps)
-        return criterion(logits, label), calls
-
     def total_loss(taps: dict[Path, Array]) -> _Pass:
         """Returns (the summed loss of the block's examples, each layer's calls by its path)."""
-        losses, calls = jax.vmap(loss)(features, labels, taps)
+        logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
+        losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
 
     # The gradient at a tap, a zero added to a layer's output, is the gradient at the output.
@@ -143,10 +139,9 @@ def _measure_block(
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
-    flat = flatten_dict(params)
     measures = {}
     for layer in shapes:
-        names = {path[-1] for path in flat if path[:-1] == layer}
+        names = {path[-1] for path in flatten_dict(params) if path[:-1] == layer}
         measures[layer] = measure_gradients(names, calls[layer], gradients[layer])
     return measures
 
@@ -154,8 +149,8 @@ def _measure_block(
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns (one example's logits, each layer's call by its path).
 
-    `taps` are zeros by layer, added to the layers' outputs: the gradient with respect to a tap is that with
-    respect to the output. None leaves outputs as they are. A `Call` has a layer's input and output.
+    `taps` are zeros by layer, which we add to the layers' outputs: the gradient at a tap is the gradient at
+    the output. None adds nothing.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:

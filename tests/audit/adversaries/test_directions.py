@@ -38,9 +38,12 @@ def _cosines(units, vectors):
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, CANARIES * P])
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
-def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, momentum, kept):
+def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(
+    path, momentum, kept, monkeypatch
+):
     thetas, gradients = path
-    adversary = directions.largest_cosines(CANARIES, momentum, kept)
+    monkeypatch.setattr(directions, "_MAX_KEPT", kept)
+    adversary = directions.largest_cosines(CANARIES, momentum)
     state = adversary.init(jax.random.key(1), thetas[0], jnp.float32(2))
     seen = adversary.observer.begin(state, thetas[0])
     np.testing.assert_array_equal(adversary.score(state, seen, thetas[0], thetas[0]), -1)
@@ -127,7 +130,7 @@ def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
         canaries = base.Canaries(
-            functools.partial(directions.craft_unclipped, state), jnp.ones(CANARIES)
+            functools.partial(directions.craft_directions, state), jnp.ones(CANARIES)
         )
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)

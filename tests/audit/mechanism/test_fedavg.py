@@ -122,9 +122,7 @@ def test_rounds_are_those_of_a_slow_reference(
     hyper = base.Hyperparameters(0.8, 0.5, 0.3, own)
     chosen, presence = make_choices(block=block, batch_size=batch_size), np.array([1.0, 0, 1, 1, 0])
     keys, units = _directions()
-    canaries = base.Canaries(
-        lambda step, theta: base.Directions(keys, jnp.inf), jnp.asarray(presence)
-    )
+    canaries = base.Canaries(lambda step, theta: base.Directions(keys), jnp.asarray(presence))
     federated = fedavg.mechanism(chosen)
 
     @jax.jit
