@@ -97,8 +97,7 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
     largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
     p_value = 2 * np.min(counts * 2 * stats.norm.sf(largest * math.sqrt(size)))
-    ratio = float(np.sqrt(np.mean(values**2)))
-    return _Whitened(ratio, min(1.0, float(p_value)), correlations)
+    return _Whitened(np.sqrt(np.mean(values**2)), min(1.0, p_value), correlations)
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
@@ -108,7 +107,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     steps, size = noise.shape
     p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
     why = ""
-    norm = float(np.linalg.norm(strategy.multiply(np.eye(steps, 1))))
+    norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))
     if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
         why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
     name = f"raw noise of {ratio:.4g} times the stated deviation"
@@ -122,7 +121,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
             findings=[wrong_size],
-            p_values={"chi-square": float(p_size)},
+            p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {whitened.p_value:.2g}",

@@ -123,7 +123,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
     message = f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    require(bool(np.all(is_inside)), message)
+    require(np.all(is_inside), message)
     return drawn
 
 

@@ -241,7 +241,7 @@ def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
     for name, values in drawn.group_noise().items():
         size = values.shape[1]
         if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
-            p_values["distribution"] = float(stats.normaltest(values, axis=None).pvalue)
+            p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
         if size >= 8:  # the power 1/3 of fewer numbers is not normal
             squares = np.sum(values**2, axis=1)
             roots = np.cbrt(squares / np.mean(squares))
@@ -258,17 +258,18 @@ def _test_variance(ratio: Any, seeds: int) -> float:
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
-    given = drawn.given
-    trained = np.flatnonzero(given.freedom)
+    freedom = drawn.given.freedom
+    squares = drawn.given.deviations**2 * freedom
+    trained = np.flatnonzero(freedom)
     groups: dict[str, Any] = {drawn.probe.layer_names[i]: i for i in trained}
     groups[ALL_LAYERS] = trained
     p_values = {}
     for name, layers in groups.items():
-        freedom = np.sum(given.freedom[layers])
-        squares = np.sum(given.deviations[layers] ** 2 * given.freedom[layers])
-        least = squares / (1 + drawn.tolerance) ** 2
-        most = squares / (1 - drawn.tolerance) ** 2
-        p_values[name] = float(compute_two_sided_p_value(stats.chi2(freedom), least, most))
+        law = stats.chi2(np.sum(freedom[layers]))
+        total = np.sum(squares[layers])
+        least = total / (1 + drawn.tolerance) ** 2
+        most = total / (1 - drawn.tolerance) ** 2
+        p_values[name] = compute_two_sided_p_value(law, least, most)
     return p_values
 
 
@@ -293,7 +294,7 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
             # distribution of a correlation makes its test conservative.
             correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
             deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
-            p_values[CONSECUTIVE] = 2 * float(stats.norm.sf(deviations))
+            p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
         p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
         # The variance of the sum of independent numbers is the sum of their variances.
         ratio = np.mean(np.sum(noise, axis=1) ** 2) / numbers

@@ -193,7 +193,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    if measured.tolerance > 2 * COARSE and not m.interacts:  # of four steps, not two
+    # It is a difference of four steps, and a movement is one of two.
+    if measured.tolerance > 2 * COARSE and not m.interacts:
         return _hide(measured.tolerance)
     text = (
         f"two parts of a batch and the sum of their effects differ by {measured.norm:.2g} C "
