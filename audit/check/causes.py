@@ -248,6 +248,13 @@ def _is_scaled_up(m: Measured) -> bool:
 # Signatures of wrong noise
 
 
+def _find_missing(m: Measured) -> str:
+    """Returns where noise is sometimes missing: "steps" or "numbers of some steps"; empty if it never is."""
+    if m.ties != AT_ONE:
+        return ""
+    return "steps" if noise.count_repeats(m.drawn) else "numbers of some steps"
+
+
 def _find_repeats(m: Measured) -> Any:
     """Returns for which seeds the noise is the same, how many seeds repeat it, and the number of seeds.
 
@@ -497,18 +504,10 @@ CAUSES = [
     ),
     Cause(
         "noise",
-        "no noise in some steps",
-        lambda m: m.ties == AT_ONE and noise.count_repeats(m.drawn),
-        "Steps are often the same for two seeds: they show the sum of gradients.",
-        "add noise at every step: look for a condition or a skipped call",
-        explains=_OTHER_ROWS_OF_NOISE,
-    ),
-    Cause(
-        "noise",
-        "no noise in some numbers of some steps",
-        lambda m: m.ties == AT_ONE,
-        "Numbers are often the same for two seeds: they show the sum of gradients.",
-        "add noise to all numbers at every step: look for a mask",
+        "no noise in some {0}",
+        _find_missing,
+        "These {0} are often the same for two seeds: they show the sum of gradients.",
+        "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
         explains=_OTHER_ROWS_OF_NOISE,
     ),
     Cause(
