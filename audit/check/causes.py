@@ -361,6 +361,65 @@ def _always(m: Measured) -> bool:
 # The row of the report for each symptom that is not the name of a row.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 _OTHER_ROWS_OF_NOISE = ("independence", "shape", "noise and data", "empty batch")
+# Mistakes in clipping: the name, the signature and its description, after the largest movement.
+_CLIPPING = [
+    (
+        "rows of the batch that are not clipped",
+        _find_rows,
+        "It does so in {0}.",
+    ),
+    (
+        _EXCESS,
+        lambda m: m.interacts,
+        "First look for an operation that mixes examples.",
+    ),
+    (
+        "clipped number by number",
+        _is_clipped_by_number,
+        "No number moves by more than C.",
+    ),
+    (
+        "layers clipped by themselves",
+        lambda m: _find_separate_layers(m)[1:] and m.name_layers(_find_separate_layers(m)),
+        "Several layers stop at C with one example: {0}.",
+    ),
+    (
+        "{0} left out of the clipping norm, or of clipping",
+        functools.partial(_find_left_out, least=0.96),
+        "The other layers stop at C.",
+    ),
+    (
+        "{0}",
+        _fit_plateau,
+        "Extreme examples stop at {m.tried.plateau:.4g} times the stated clipping norm. It fits: "
+        "{1}.",
+    ),
+    (
+        "gradients scaled up to C, not down",
+        _is_scaled_up,
+        "Short gradients come to C, longer ones are left: min where max is meant, or max for min?",
+    ),
+    (
+        "no clipping of single examples",
+        lambda m: m.tried.reach > 16,
+        "",
+    ),
+    (
+        "{0} clipped apart from other layers",
+        lambda m: m.name_layers(_find_separate_layers(m)),
+        "It stops at C while other layers move too.",
+    ),
+    (
+        _EXCESS,
+        functools.partial(_find_left_out, least=0),
+        "All layers except {0} stay within C: is their gradient clipped too?",
+    ),
+    (
+        _EXCESS,
+        _always,
+        "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
+    ),
+]
 # For each symptom, the most specific causes come first.
 CAUSES = [
     Cause(
@@ -414,84 +473,9 @@ CAUSES = [
         "{m.largest} The model then shows whether the batch has this example.",
         _KEEP_FINITE,
     ),
-    Cause(
-        "excess",
-        "rows of the batch that are not clipped",
-        _find_rows,
-        "{m.largest} It does so in {0}.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        _EXCESS,
-        lambda m: m.interacts,
-        "{m.largest} First look for an operation that mixes examples.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "clipped number by number",
-        _is_clipped_by_number,
-        "{m.largest} No number moves by more than C.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "layers clipped by themselves",
-        lambda m: _find_separate_layers(m)[1:] and m.name_layers(_find_separate_layers(m)),
-        "{m.largest} Several layers stop at C with one example: {0}.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "{0} left out of the clipping norm, or of clipping",
-        functools.partial(_find_left_out, least=0.96),
-        "{m.largest} The other layers stop at C.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "{0}",
-        _fit_plateau,
-        "{m.largest} Extreme examples stop at {m.tried.plateau:.4g} times the stated clipping norm. It fits: "
-        "{1}.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "gradients scaled up to C, not down",
-        _is_scaled_up,
-        "{m.largest} Short gradients come to C, longer ones are left: min where max is meant, or max for "
-        "min?",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "no clipping of single examples",
-        lambda m: m.tried.reach > 16,
-        "{m.largest}",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        "{0} clipped apart from other layers",
-        lambda m: m.name_layers(_find_separate_layers(m)),
-        "{m.largest} It stops at C while other layers move too.",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        _EXCESS,
-        functools.partial(_find_left_out, least=0),
-        "{m.largest} All layers except {0} stay within C: is their gradient clipped too?",
-        _CLIP,
-    ),
-    Cause(
-        "excess",
-        _EXCESS,
-        _always,
-        "{m.largest} Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
-        _CLIP,
+    *(
+        Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)
+        for name, signature, text in _CLIPPING
     ),
     Cause(
         "noise that is not finite",
