@@ -1,5 +1,6 @@
 """Batches of any loader as indices of the data set."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -54,19 +55,19 @@ def make_draw(loader: Any) -> Draw:
         f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
     )
     require(not isinstance(sampler, Iterator), message)
+    return functools.partial(_iterate, loader, sampler)
 
-    def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over a pass.
 
-        The epoch is set, since torch's DistributedSampler would otherwise repeat its order.
-        """
-        for part in (loader, sampler, getattr(sampler, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(seed)
-        return iter(sampler)
+def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
+    """Returns an iterator over a pass of a loader's sampler.
 
-    return iterate
+    The epoch is set to the seed, since torch's DistributedSampler would otherwise repeat its order.
+    """
+    for part in (loader, sampler, getattr(sampler, "sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(seed)
+    return iter(sampler)
 
 
 def count_examples(loader: Any, examples: int | None) -> int:

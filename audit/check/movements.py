@@ -92,10 +92,10 @@ class TriedExamples:
     def reach(self) -> float:
         """The farthest that an example moves the step.
 
-        If examples replace a row, only differences of contributions are measured. Clipped contributions lie
-        in a ball of radius C, so this is the radius of the smallest ball around them, by the algorithm of
-        Badoiu and Clarkson (2003): the center moves towards the farthest point in ever smaller steps. 1,000
-        steps give the radius to about 0.1%.
+        If examples replace a row, the movements are differences of contributions. Clipped contributions lie
+        in a ball of radius C, so this is the radius of the smallest ball around them. The algorithm of Badoiu
+        and Clarkson (2003) moves the center towards the farthest point in ever smaller steps. 1,000 steps
+        give the radius to about 0.1%.
         """
         norms = [movement.norm for movement in self.described.values()]
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
@@ -144,10 +144,9 @@ class TriedExamples:
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if clipping bounds the movements, rather than the size of the gradients.
+        """True if an example moves the step by nearly C, so that clipping bounds the movements.
 
-        It does if an example moves the step by nearly C. The reach of examples that replace a row may be too
-        small, since few directions are tried.
+        The reach of examples that replace a row may be too small, since few directions are tried.
         """
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.stops_by_layer or self.is_stopped

@@ -156,14 +156,8 @@ class StepProbe:
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
+        params = trees.map_tree(self._params, functools.partial(_copy_leaf, values), "params")
         remaining = iter(rows)
-
-        def copy_leaf(name: str, leaf: Any) -> Any:
-            if name not in values:
-                return copy.deepcopy(leaf)
-            return trees.restore(values[name].reshape(leaf.shape), leaf)
-
-        params = trees.map_tree(self._params, copy_leaf, "params")
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
@@ -273,3 +267,10 @@ class StepProbe:
         if self.settings.noise_multiplier:  # noise moves all parameters of a trained layer
             is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
         return np.where(is_moved, rounding, 0)
+
+
+def _copy_leaf(values: Mapping[str, Vector], name: str, leaf: Any) -> Any:
+    """Returns an array like `leaf` with the values of its layer, or a copy if it is not a layer."""
+    if name not in values:
+        return copy.deepcopy(leaf)
+    return trees.restore(values[name].reshape(leaf.shape), leaf)

@@ -196,22 +196,20 @@ def make_report(
       findings: bugs that other measurements show.
       needed: the rows that must be tried for the subject to pass; by default all of them.
     """
-    rows = list(outcomes)
-    rejected = find_rejected_tests({row: outcomes[row].p_values for row in rows})
-    bugs = list(findings)
+    rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
+    given = list(findings)
+    bugs: list[CheckFinding] = []
+    checks = []
     p_values = {}
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         figures |= outcome.figures
-        for test, p_value in outcome.p_values.items():
-            p_values[f"{row}: {test}"] = p_value
+        p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
+        found = [bug for bug in given if bug.check == row]
         if rejected[row] or not outcome.p_values:
-            bugs += outcome.findings
-    bugs.sort(key=lambda bug: rows.index(bug.check))
-
-    checks = []
-    for row, outcome in outcomes.items():
-        names = list(dict.fromkeys(bug.name for bug in bugs if bug.check == row))
+            found += outcome.findings
+        bugs += found
+        names = list(dict.fromkeys(bug.name for bug in found))
         if rejected[row] and not names:  # a bug of another row explains it
             names = ["not as expected: see the findings below"]
         result = PASSED
@@ -220,9 +218,8 @@ def make_report(
         elif not outcome.tried or np.any(np.isnan(list(outcome.p_values.values()))):
             result = UNTRIED
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))
-    return CheckReport(
-        subject, tuple(checks), tuple(bugs), needed or tuple(rows), p_values, figures
-    )
+    needed = needed or tuple(outcomes)
+    return CheckReport(subject, tuple(checks), tuple(bugs), needed, p_values, figures)
 
 
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
