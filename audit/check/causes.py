@@ -35,13 +35,11 @@ _GENERATOR = (
 class Cause(NamedTuple):
     """A mistake in a step.
 
-    In the texts, {0}, {1}, ... stand for the words that the signature returns, and {m} for the measurements.
-
     Attributes:
       symptom: the symptom of the mistake: the row of the report that shows it, or a key of `_ROWS`.
       name: the name of the mistake.
-      signature: a function of the measurements. It returns something false if the mistake does not fit them;
-        otherwise True, a word, or a tuple of words.
+      signature: a function of the measurements m. Its result is false if the mistake does not fit them.
+        Otherwise it is True, a word or a tuple of words, for {0}, {1}, ... in the texts; {m} stands for m.
       meaning: what was observed, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms that this mistake causes.
@@ -260,10 +258,8 @@ def _find_repeats(m: Measured) -> Any:
 
     If all seeds give the same step, it may have no noise at all. Its noise shows in an empty batch. If the
     step refuses that, the batch with every example four times shows it: with the sum of gradients g and noise
-    z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch.
-
-    Returns:
-      The three words; something false if the noise does not repeat.
+    z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch. The result is false
+    if the noise does not repeat.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
@@ -321,9 +317,9 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns how a batch changes the noise: the bug, the batch, the ratio of deviations and the fix.
+    """Returns how the first batch that changes the noise does so: the bug, the batch, the ratio and the fix.
 
-    It is the first batch of a row of the report that does so; () if there is none.
+    Only batches of one row of the report are compared. The ratio is of the deviations; () without a change.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -569,8 +565,7 @@ CAUSES = [
         "shape",
         "noise that is not normal",
         lambda m: m.rejected["shape"],
-        "The numbers, or the norms of the draws, do not have the distribution of the Gaussian that the "
-        "accountant assumes.",
+        "The numbers or the norms of the draws are not distributed like those of Gaussian noise.",
         "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do not "
         "clip after adding it",
     ),

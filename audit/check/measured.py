@@ -17,10 +17,10 @@ RETURN_GRADIENT = (
     "`optimizer.update` in JAX), with learning_rate=1"
 )
 _CHANGED_AFTER = (
-    "the effect of an example depends on the seed. Is dropout on? Set `m.p = 0.0` in every Dropout "
-    "(model.eval() would take away Opacus's hooks). Augmentation or sampling before the gradient does the "
-    "same. Or an operation follows the noise, such as rounding, clamping, projection or top-k: return the "
-    f"noisy sum; with Adam {RETURN_GRADIENT}"
+    "the effect of an example depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout "
+    "(model.eval() would remove Opacus's hooks). Augmentation and sampling have this effect too, and "
+    "operations after the noise (rounding, clamping, projection, top-k): return the noisy sum; with Adam "
+    f"{RETURN_GRADIENT}"
 )
 _ADAM = (
     "this looks like Adam, or the sign of the gradient (every number moves equally far): "

@@ -216,9 +216,9 @@ class StepProbe:
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a margin. The error depends on the true norm. For two steps this is taken
-          to be the measured norm, or 1 if that is larger. For four steps it is 0, as in a correct step. If
-          the difference is not finite, the norm is infinite and the tolerance 0.
+          error of its square, plus a margin. The error depends on the true norm: for two steps we take the
+          measured norm, or 1 if that is larger; for four steps 0, as in a correct step. If the difference is
+          not finite, the norm is infinite and the tolerance 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (sum(added) - sum(subtracted)) / self.settings.unit
