@@ -545,7 +545,6 @@ CAUSES = [
         _CHANGES,
         "{3}",
     ),
-    # Ties may show noise that is not normal even if no test does.
     Cause(
         "shape",
         "noise that is clamped",

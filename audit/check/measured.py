@@ -27,8 +27,8 @@ _ADAM = (
     f"{RETURN_GRADIENT}"
 )
 _ALL_CLIPPED = (
-    "every example that was tried is clipped, which hides whether others change its gradient: check again "
-    "with a larger clipping norm, or let the step take clipping_norm="
+    "every example that was tried is clipped, which hides interactions: state a larger clipping norm, or let "
+    "the step take clipping_norm="
 )
 
 
