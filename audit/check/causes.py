@@ -358,7 +358,7 @@ def _always(m: Measured) -> bool:
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 _OTHER_ROWS_OF_NOISE = ("independence", "shape", "noise and data", "empty batch")
 # Mistakes in clipping: the name, the signature and its description, after the largest movement.
-_CLIPPING = [
+_CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "rows of the batch that are not clipped",
         _find_rows,

@@ -83,7 +83,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     They are the first and the last example of the batch with their own and with other labels, and with
     several factors of their features.
     """
-    examples = {}  # by their contents, since integers are clipped to their range: two scales may agree
+    # By their contents, since integers are clipped to their range: several factors may give one example.
+    examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}

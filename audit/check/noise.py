@@ -358,7 +358,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # errors of float64 arithmetic.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     is_tie = _find_ties(draws, tolerances)
-    count = np.sum(is_tie)
+    count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
     num_at_ends -= 2 * numbers  # the ends themselves
     # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
@@ -366,7 +366,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
     # The number of values at which draws agree, over all parameters.
-    num_values = count - np.sum(is_tie[1:] & is_tie[:-1])
+    num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     kind = GRID
     # Noise with two values has most draws at an end, and clamped noise has few.
     if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
@@ -378,8 +378,8 @@ def find_ties(drawn: DrawnNoise) -> str:
 
     # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
-    added = np.sum(_find_ties(np.concatenate([draws, other]), tolerances)) - count
-    shared = added - np.sum(_find_ties(other, tolerances))
+    added = np.count_nonzero(_find_ties(np.concatenate([draws, other]), tolerances)) - count
+    shared = added - np.count_nonzero(_find_ties(other, tolerances))
     if shared <= 0.15 * added:
         return kind
     return CLAMPED_SUM if kind == AT_ENDS else ""

@@ -221,7 +221,7 @@ class StepProbe:
           not finite, the norm is infinite and the tolerance 0.
         """
         steps = len(added) + len(subtracted)
-        vector = factor * (sum(added) - sum(subtracted)) / self.settings.unit
+        vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):

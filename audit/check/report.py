@@ -200,7 +200,7 @@ def make_report(
     given = list(findings)
     bugs: list[CheckFinding] = []
     checks = []
-    p_values = {}
+    p_values: dict[str, float] = {}
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         figures |= outcome.figures
