@@ -93,23 +93,21 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": most}
-    if claimed >= most * (1 - _CLOSE):
-        return CheckOutcome(text, figures=figures)
+    is_accepted = claimed >= most * (1 - _CLOSE)
+    if not is_accepted and claimed >= least:
+        text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
     if claimed >= least:
-        text = f"{text}; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
-        return CheckOutcome(text, tried=False, figures=figures)
+        return CheckOutcome(text, tried=is_accepted, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
     close = min(0.02, (1 - claimed / most) / 2) * claimed
-    why = ""
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
-    if fitting:
-        why = f"It fits if {', or if '.join(fitting)}."
+    why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
     finding = CheckFinding(
         "epsilon",
         "a claim that is too low",
-        f"{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}".strip(),
+        f"{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}.{why}",
         f"claim {epsilon}, or train with more noise or fewer steps",
     )
     return CheckOutcome(text, findings=[finding], figures=figures)

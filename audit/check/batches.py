@@ -38,9 +38,8 @@ UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-_LOG_CERTAIN = math.log(
-    1e-9
-)  # batches that are less likely under Poisson sampling are of another kind
+# Batches that are less likely under Poisson sampling are of another kind.
+_LOG_CERTAIN = math.log(1e-9)
 
 
 class _DrawnBatches(NamedTuple):
@@ -62,6 +61,11 @@ class _DrawnBatches(NamedTuple):
     sampling_rate: float
     rate: float
 
+    @property
+    def are_whole(self) -> bool:
+        """True if every pass was read to its end."""
+        return all(one.is_whole for one in self.passes)
+
 
 def check_batches(
     draw: Any,
@@ -73,8 +77,8 @@ def check_batches(
     """Checks whether a loader draws the batches that the accountant assumes, at the rate that it assumes.
 
     Args:
-      draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
-        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
+      draw: a function from a seed to the batches of one pass over the loader. A batch is the indices, from
+        0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
         may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the indices; a batch
         sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
@@ -106,13 +110,13 @@ def check_batches(
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
+    draw_pass = loaders.make_draw(draw)
     drawn = _draw_batches(draw_pass, examples, rate)
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
         batches = max(2, count_batches(rate))
-        if all(one.is_whole for one in drawn.passes):
+        if drawn.are_whole:
             batches = max(len(one.batches) for one in drawn.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
@@ -130,9 +134,8 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
-        drawn = loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES)
-        passes.append(drawn)
-        batches += drawn.batches
+        passes.append(loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES))
+        batches += passes[-1].batches
         if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
@@ -151,19 +154,22 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     log_once = 0.0  # log of the probability that Poisson batches take no example twice in a pass
     for one in drawn.passes:
         batches = one.batches[: count_batches(drawn.sampling_rate)]  # a pass may have more
-        indices = np.concatenate(batches)
-        is_once &= len(np.unique(indices)) == len(indices)
+        is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.rate)
     if is_once and log_once < _LOG_CERTAIN:
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
         # batches do not count.
-        if np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2:
-            return BALLS_IN_BINS
-        return SHUFFLED
+        varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
+        return BALLS_IN_BINS if varies else SHUFFLED
 
     # The probability that all Poisson batches have the size of the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
+
+
+def _is_repeated(indices: Integers) -> bool:
+    """Returns True if an index comes twice."""
+    return len(np.unique(indices)) < len(indices)
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
@@ -181,61 +187,55 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
-    figures: dict[str, Any] = {}
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
-    p_values = {row: rows[row].p_values[POISSON] for row in rows if rows[row].p_values}
-    if not kind and not find_rejected_tests(p_values):
+    rejected = find_rejected_tests({row: rows[row].p_values for row in rows})
+    if not kind and not any(rejected.values()):
         kind = POISSON
-    figures["kind"] = kind
+    figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-    if order is not None and not order.repeats:
-        not_uniform = CheckFinding(
-            "order",
-            "an order that is not uniform",
-            f"{order.seen} Whoever guesses the step of an example learns more than from a uniform order.",
-            "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
-            "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
-        )
-        text = f"tested over {order.passes} passes"
-        rows["order"] = _describe_test(text, order.p_value, not_uniform)
+        if not order.repeats:
+            not_uniform = CheckFinding(
+                "order",
+                "an order that is not uniform",
+                f"{order.seen} If an attacker guesses the step of an example, this order reveals more than a "
+                "uniform one.",
+                "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups "
+                "by length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
+            )
+            rows["order"] = _describe_test(
+                f"tested over {order.passes} passes", order.p_value, not_uniform
+            )
     if assumed != POISSON:
-        # Only the sizes and the kind are judged, and whether fixed-size batches take examples equally often.
-        is_fixed = kind == assumed == FIXED
-        rows |= _replace_tests(drawn, rows, assumed, keeps_members=is_fixed)
-        del rows["together"]
+        _drop_poisson_tests(drawn, rows, kind, assumed)
+    findings = []
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
         if kind == CYCLIC:  # which explains examples that come together
-            why = "They are the same in every pass."
+            why = " They are the same in every pass."
             rows.pop("together", None)
         other_kind = CheckFinding(
             "every example",
             f"{title} batches, not {_TITLES[assumed]}",
-            f"The accountant assumes {_TITLES[assumed]} batches, these are {title}. {why}".strip(),
+            f"The accountant assumes {_TITLES[assumed]} batches, these are {title}.{why}",
             f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
             "(audit.sampler_claims) prints their epsilon",
         )
+        findings.append(other_kind)
         # The kind explains the results of these tests.
-        rows["spread of sizes"] = rows["spread of sizes"]._replace(if_rejected=None)
-        rows["every example"] = rows["every example"]._replace(
-            if_rejected=None, findings=[other_kind]
-        )
+        for row in ("spread of sizes", "every example"):
+            rows[row] = rows[row]._replace(findings=())
     rows["indices"] = rows["indices"]._replace(figures=figures)
-    return make_report("batches", rows)
+    return make_report("batches", rows, findings)
 
 
-def _replace_tests(
-    drawn: _DrawnBatches, rows: dict[str, CheckOutcome], assumed: str, keeps_members: bool
-) -> dict[str, CheckOutcome]:
-    """Returns rows without the tests of Poisson sampling, for an accountant that assumes another kind.
+def _drop_poisson_tests(
+    drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
+) -> None:
+    """Removes the tests of Poisson sampling from the rows, if the accountant assumes another kind of batches.
 
-    Args:
-      drawn: the batches.
-      rows: the rows of the report, by name.
-      assumed: the kind of batches that the accountant assumes.
-      keeps_members: True to keep the test whether examples come equally often.
+    Only the sizes and the kind are then judged, and whether fixed-size batches take examples equally often.
     """
     # The largest size is that of all batches except the last of a pass. Or all sizes are as even as possible,
     # or vary, and the rate belongs to their mean.
@@ -243,22 +243,17 @@ def _replace_tests(
     full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
     rates = np.array([full_size, mean]) / drawn.examples
     is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
-    another_rate = rows["batch size"].if_rejected
-    assert another_rate is not None
-    kept = {
-        "batch size": CheckOutcome(
-            rows["batch size"].text, findings=[] if is_close else [another_rate]
-        ),
-        "spread of sizes": CheckOutcome(rows["spread of sizes"].text),
-    }
-    if not keeps_members:
-        kept["every example"] = CheckOutcome(rows["every example"].text)
-    return kept
+    another_rate = () if is_close else rows["batch size"].findings
+    del rows["together"]
+    for row in ("batch size", "spread of sizes", "every example"):
+        if row != "every example" or not kind == assumed == FIXED:
+            rows[row] = CheckOutcome(rows[row].text)
+    rows["batch size"] = rows["batch size"]._replace(findings=another_rate)
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
     """Returns the outcome of one test of Poisson batches, with the bug that a small p-value shows."""
-    return CheckOutcome(text, p_values={POISSON: p_value}, if_rejected=finding)
+    return CheckOutcome(text, findings=[finding], p_values={POISSON: p_value})
 
 
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
@@ -277,25 +272,25 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
     expected = drawn.examples * stated
     mean = f"{drawn.sizes.mean():.4g} examples on average"
-    power = f"a rate {visible:.2g}% off would be seen with probability 0.9"
 
     length = len(drawn.passes[0].batches)
-    parts = max(round(stated / rate), 1)
+    parts = round(stated / rate)
     # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
     if abs(1 / length - rate) < close:
-        why = f"It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
+        why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
-        why = f"It is the stated rate over {parts}, of one of {parts} workers or parts of a batch."
+        why = f" It is the stated rate over {parts}, of one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
-        f"Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not {stated:.4g}. "
-        f"{why}".strip(),
+        f"Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not {stated:.4g}."
+        f"{why}",
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
-    return _describe_test(f"{mean}, {expected:.4g} expected; {power}", total.pvalue, finding)
+    text = f"{mean}, {expected:.4g} expected; a rate {visible:.2g}% off would be seen with probability 0.9"
+    return _describe_test(text, total.pvalue, finding)
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
@@ -309,25 +304,22 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut = 2 * min(none_larger, none_smaller)
-    finding = CheckFinding(
-        "spread of sizes",
-        "sizes that vary otherwise",
-        "The accountant assumes Poisson batches.",
-        _SAMPLE,
-    )
+    name = "sizes that vary otherwise"
+    meaning = "The accountant assumes Poisson batches."
+    fix = _SAMPLE
     if cut < LEVEL:
         side = "fewer"
         edge = sizes.min()
         if none_larger < none_smaller:
             side = "more"
             edge = sizes.max()
-        count = f"{np.sum(sizes == edge)} of {len(sizes)} batches have"
-        finding = CheckFinding(
-            "spread of sizes",
-            "batches cut or filled at a size",
-            f"No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
-            "do not cut, fill or skip batches, or account for truncated Poisson batches",
+        name = "batches cut or filled at a size"
+        meaning = (
+            f"No batch has {side} than {edge} examples, {np.sum(sizes == edge)} of {len(sizes)} batches have "
+            f"exactly {edge}; Poisson batches would."
         )
+        fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
+    finding = CheckFinding("spread of sizes", name, meaning, fix)
     p_value = min(1.0, 2 * min(cut, _test_spread(sizes, law)))
     text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
@@ -354,15 +346,12 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
     counts = members.sum(axis=0)
     batches = len(members)
-    p_value = _test_spread(counts, stats.binom(batches, drawn.rate))
     unequal = CheckFinding(
         "every example",
         "examples that come unequally often",
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
-    seen = f"in {counts.min():.0f} to {counts.max():.0f} batches"
-
     pairs = examine_pairs(members.T @ members, observed, drawn.rate**2, "batches", batches)
     together = CheckFinding(
         "together",
@@ -370,10 +359,15 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         pairs.sentence,
         "sample every example independently: look for groups, buckets or blocks that are drawn together",
     )
-    all_pairs = f"of all pairs of {len(observed):,} examples"
     return {
-        "every example": _describe_test(seen, p_value, unequal),
-        "together": _describe_test(all_pairs, pairs.p_value, together),
+        "every example": _describe_test(
+            f"in {counts.min():.0f} to {counts.max():.0f} batches",
+            _test_spread(counts, stats.binom(batches, drawn.rate)),
+            unequal,
+        ),
+        "together": _describe_test(
+            f"of all pairs of {len(observed):,} examples", pairs.p_value, together
+        ),
     }
 
 
@@ -384,10 +378,10 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
-    if not all(one.is_whole for one in drawn.passes):
+    if not drawn.are_whole:
         text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
     bugs = []
-    repeating = sum(len(np.unique(batch)) < len(batch) for batch in drawn.batches)
+    repeating = sum(map(_is_repeated, drawn.batches))
     if repeating:
         bugs.append(
             CheckFinding(

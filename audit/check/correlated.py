@@ -14,9 +14,10 @@ from scipy import stats
 
 from audit.check.loaders import call_user
 from audit.check.noise import compute_two_sided_p_value
+from audit.check.probe import StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.claims.strategies import Strategy, Toeplitz, find_strategy
-from audit.errors import number, require
+from audit.errors import require
 from audit.evidence import arrays
 
 Array = NDArray[np.float64]
@@ -70,24 +71,14 @@ def check_noise(
     >>> audit.check_noise(raw, "lambda:0.9", noise_multiplier=1.0).verdict
     'FAILED: independent noise, not that of the strategy'
     """
-    stated = {
-        "noise_multiplier": noise_multiplier,
-        "clipping_norm": clipping_norm,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-    }
-    for name, value in stated.items():
-        stated[name] = number(name, value, float)
-        require(0 < stated[name] < np.inf, f"`{name}` must be above 0, got {value:g}")
-    given = call_user(draw) if callable(draw) else draw
-    noise = arrays.floats("the noise", given)
+    stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
+    require(stated.noise_multiplier, "`noise_multiplier=0`: give a number above 0")
+    noise = arrays.floats("the noise", call_user(draw) if callable(draw) else draw)
     fits = noise.ndim == 2 and len(noise) > 1 and noise.shape[1] > 1
     require(fits, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
-    require(bool(np.all(np.isfinite(noise))), "`draw` gave noise that is not finite")
-    chosen = find_strategy(strategy, len(noise))
-    unit = stated["noise_multiplier"] * stated["clipping_norm"] * stated["learning_rate"]
-    report = _report(chosen, noise * stated["batch_size"] / unit)
-    return report.add_provenance(draw if callable(draw) else None, stated)
+    require(np.all(np.isfinite(noise)), "`draw` gave noise that is not finite")
+    report = _report(find_strategy(strategy, len(noise)), noise / stated.deviation)
+    return report.add_provenance(draw if callable(draw) else None, stated._asdict())
 
 
 def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
@@ -102,14 +93,11 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
     directions = values / np.maximum(lengths, 1e-300)
     correlations = directions @ directions.T
     np.fill_diagonal(correlations, 0)
-    sums = []
-    for distance in range(1, steps):
-        sums.append(np.trace(correlations, distance) / math.sqrt(steps - distance))
+    sums = [np.trace(correlations, i) / math.sqrt(steps - i) for i in range(1, steps)]
     largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
     p_value = 2 * np.min(counts * 2 * stats.norm.sf(largest * math.sqrt(size)))
-    ratio = np.sqrt(np.mean(values**2))
-    return _Whitened(float(ratio), min(1.0, float(p_value)), correlations)
+    return _Whitened(np.sqrt(np.mean(values**2)), min(1.0, p_value), correlations)
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
@@ -118,37 +106,33 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     ratio = whitened.ratio
     steps, size = noise.shape
     p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
+    why = ""
+    norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))
+    if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
+        why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
+    name = f"raw noise of {ratio:.4g} times the stated deviation"
+    wrong_size = CheckFinding(
+        "size",
+        name,
+        f"Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B.{why}",
+        "state the deviation that the noise has, for S with the columns that it has",
+    )
     outcomes = {
         "size": CheckOutcome(
-            f"raw noise of {ratio:.4g} times the stated deviation ({steps} steps, {size:,} parameters)",
-            p_values={"chi-square": float(p_size)},
+            f"{name} ({steps} steps, {size:,} parameters)",
+            findings=[wrong_size],
+            p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {whitened.p_value:.2g}",
             p_values={"correlations": whitened.p_value},
         ),
     }
-
-    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
-        """Returns the bug that explains the rejected tests."""
-        if rejected["whiteness"]:
-            texts = _explain_correlations(strategy, noise, whitened)
-            return [CheckFinding("whiteness", *texts)]
-        if not rejected["size"]:
-            return []
-        why = ""
-        norm = float(np.linalg.norm(strategy.multiply(np.eye(steps, 1))))
-        if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
-            why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
-        finding = CheckFinding(
-            "size",
-            f"raw noise of {ratio:.4g} times the stated deviation",
-            f"Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B.{why}",
-            "state the deviation that the noise has, for S with the columns that it has",
-        )
-        return [finding]
-
-    return make_report("noise", outcomes, explain)
+    if whitened.p_value <= LEVEL:  # correlated steps explain a wrong size
+        correlated = CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
+        outcomes["whiteness"] = outcomes["whiteness"]._replace(findings=[correlated])
+        outcomes["size"] = outcomes["size"]._replace(findings=())
+    return make_report("noise", outcomes)
 
 
 def _explain_correlations(

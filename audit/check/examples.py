@@ -83,8 +83,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     They are the first and the last example of the batch with their own and with other labels, and with
     several factors of their features.
     """
-    examples = {}
-    contents = set()
+    # By their contents, since integers are clipped to their range: several factors may give one example.
+    examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
@@ -94,13 +94,10 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
         for change, variant in variants.items():
             for scale in _SCALES:
                 example = scale_features(variant, scale, batch)
-                # Integers are clipped to their range, so several factors may give the same example.
                 content = tuple(column.tobytes() for column in example)
-                if content not in contents:
-                    contents.add(content)
-                    scaled = "" if scale == 1 else f", features times {scale:g}"
-                    examples[f"{place}{scaled}{change}"] = example
-    return examples
+                scaled = "" if scale == 1 else f", features times {scale:g}"
+                examples.setdefault(content, (f"{place}{scaled}{change}", example))
+    return dict(examples.values())
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
@@ -125,8 +122,8 @@ def find_padding(labels: Array) -> int | None:
     """Returns the token with which labels are padded to one length; None if they do not seem to be padded.
 
     Only sequences of integers, of shape (rows, tokens), can be padded. The token is -100 if some label has
-    it. Otherwise it is a token that some label has twice at its end, and that no
-    label has before another token.
+    it. Otherwise it is a token that some label has twice at its end, and that no label has before another
+    token.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None

@@ -1,5 +1,6 @@
 """Batches of any loader as indices of the data set."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -54,40 +55,19 @@ def make_draw(loader: Any) -> Draw:
         f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
     )
     require(not isinstance(sampler, Iterator), message)
-
-    def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over a pass.
-
-        The epoch is set, since torch's DistributedSampler would otherwise repeat its order.
-        """
-        for part in (loader, sampler, getattr(sampler, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(seed)
-        return iter(sampler)
-
-    return iterate
+    return functools.partial(_iterate, loader, sampler)
 
 
-def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns a function from a seed to a pass, for one whose calls give either a pass or a single batch.
+def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
+    """Returns an iterator over a pass of a loader's sampler.
 
-    A pass is then `count` single batches. Raises InputError if `draw` fails.
+    The epoch is set to the seed, since torch's DistributedSampler would otherwise repeat its order.
     """
-    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
-        return draw
-    return lambda seed: [draw(count * seed + place) for place in range(count)]
-
-
-def _is_single(given: Any) -> bool:
-    """Returns True if an array or a list has the indices of one batch, instead of several batches."""
-    if not hasattr(given, "__getitem__"):  # an iterator over batches
-        return False
-    if not len(given):
-        return hasattr(given, "dtype")  # an array is an empty batch
-    is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
-    first = given[0]
-    return is_column or isinstance(first, int) or tuple(getattr(first, "shape", (1,))) == ()
+    for part in (loader, sampler, getattr(sampler, "sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(seed)
+    return iter(sampler)
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
@@ -144,7 +124,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
     message = f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    require(bool(np.all(is_inside)), message)
+    require(np.all(is_inside), message)
     return drawn
 
 

@@ -8,54 +8,28 @@ import numpy as np
 
 from audit.check import examples, movements, noise
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
-from audit.check.noise import CLAMPED_SUM
+from audit.check.noise import CLAMPED_SUM, CONSECUTIVE, FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
-from audit.check.report import LEVEL
+from audit.check.report import LEVEL, find_rejected_tests
 
+RETURN_GRADIENT = (
+    "return the private gradient (`p.grad` after clipping and noise in torch, the argument of "
+    "`optimizer.update` in JAX), with learning_rate=1"
+)
 _CHANGED_AFTER = (
-    "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
-    "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
-    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
-    "Adam "
+    "the effect of an example depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout "
+    "(model.eval() would remove Opacus's hooks). Augmentation and sampling have this effect too, and "
+    "operations after the noise (rounding, clamping, projection, top-k): return the noisy sum; with Adam "
+    f"{RETURN_GRADIENT}"
 )
-_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far): "
+_ADAM = (
+    "this looks like Adam, or the sign of the gradient (every number moves equally far): "
+    f"{RETURN_GRADIENT}"
+)
 _ALL_CLIPPED = (
-    "every example that was tried is clipped, which hides whether others change its gradient: check again "
-    "with a larger clipping norm, or let the step take clipping_norm="
+    "every example that was tried is clipped, which hides interactions: state a larger clipping norm, or let "
+    "the step take clipping_norm="
 )
-
-
-class Phrases(NamedTuple):
-    """Parts of fixes in the words of the step's library.
-
-    Attributes:
-      gradient: how to return the private gradient.
-      clip: how to clip the whole gradient of an example.
-      generator: a generator for a seed.
-    """
-
-    gradient: str
-    clip: str
-    generator: str
-
-
-_NUMPY = Phrases(
-    "return the private gradient, the clipped and noisy mean, with learning_rate=1",
-    "by one np.linalg.norm of each example's numbers",
-    "np.random.default_rng(seed)",
-)
-_OF_LIBRARIES = {
-    "torch": Phrases(
-        "return `p.grad` after clipping and noise, with learning_rate=1",
-        "by Opacus, or vmap over grad and one norm of all tensors",
-        "torch.Generator().manual_seed(seed)",
-    ),
-    "jaxlib": Phrases(
-        "return the private gradient that `optimizer.update` gets, with learning_rate=1",
-        "by jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
-        "jax.random.key(seed), split for the layers",
-    ),
-}
 
 
 class Measured(NamedTuple):
@@ -72,8 +46,7 @@ class Measured(NamedTuple):
       p_values: the p-values of the tests of the noise by row and test; empty if it cannot be tested.
       interaction: how far two parts of a batch differ from their sum, a Movement; or the reason why it is not
         known.
-      rejected: by row of the report, the names of the rejected tests of the noise; empty before the report
-        has tested all hypotheses together.
+      rejected: the names of the rejected tests of the noise by row; empty if it cannot be tested.
     """
 
     probe: StepProbe
@@ -81,16 +54,11 @@ class Measured(NamedTuple):
     tried: TriedExamples
     drawn: Any
     ties: str
-    hides_movements: str
-    hides_noise: str
-    p_values: dict[str, dict[str, float]]
-    interaction: Any
+    hides_movements: str = ""
+    hides_noise: str = ""
+    p_values: dict[str, dict[str, float]] = {}
+    interaction: Any = ""
     rejected: dict[str, list[str]] = {}
-
-    @property
-    def phrases(self) -> Phrases:
-        """Parts of fixes in the words of the library of the parameters."""
-        return _OF_LIBRARIES.get(self.probe.library, _NUMPY)
 
     @property
     def replays(self) -> bool:
@@ -103,15 +71,31 @@ class Measured(NamedTuple):
         is_measured = isinstance(self.interaction, Movement)
         return is_measured and 0 < self.interaction.excess < np.inf
 
+    @property
+    def largest(self) -> str:
+        """The largest movement in words, in all layers together and in the first eight."""
+        example, movement = self.tried.largest
+        layers = zip(self.probe.layer_names[:8], movement.layer_norms, strict=False)
+        by_layer = ", ".join(f"{name} {norm:.3g}" for name, norm in layers)
+        return (
+            f"One example moves the step by {movement.norm:.4g} times eta C / B, with {example}; by layer: "
+            f"{by_layer}."
+        )
+
+    @property
+    def related(self) -> list[str]:
+        """The rejected tests that numbers of the noise are independent, in one step."""
+        return [name for name in self.rejected["independence"] if name != CONSECUTIVE]
+
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of the first four of these layers."""
-        return ", ".join(np.array(self.probe.layer_names)[layers[:4]])
+        """Returns the names of the first four of the layers with these indices."""
+        return ", ".join(self.probe.layer_names[i] for i in layers[:4])
 
 
 def measure_step(
     probe: StepProbe, seeds: int | None, tell: Callable[[str], object] = str
 ) -> Measured:
-    """Replays a step, tries examples, draws its noise, and tests what nothing hides.
+    """Replays a step, tries examples, draws its noise, and tests the noise.
 
     Args:
       probe: the step.
@@ -123,68 +107,73 @@ def measure_step(
     """
     # The probe has called the step before, so this time is without compilation.
     began = time.perf_counter()
-    difference = probe.run(probe.rows, 0) - probe.base
+    again = probe.run(probe.rows, 0)
     seconds = time.perf_counter() - began
-    replay = probe.measure(difference, probe.base, probe.rows)
     # About 50 examples are tried, and 250 seeds.
-    total = 300 * seconds
     tell(
-        f"a step takes {1000 * seconds:.0f} ms; about {total:.0f} s for all checks (less if it is compiled)"
+        f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
+        "compiled)"
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.places)} rows")
     effect = movements.measure_seed_effect(tried, probe.rows)
     drawn = None
-    found_ties = ""
-    hides_noise = "noise_multiplier=0: no noise is expected"
+    ties = ""
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
-        found_ties = noise.find_ties(drawn)
-        hides_noise = ""
-    m = Measured(probe, replay, tried, drawn, found_ties, "", hides_noise, {}, "")
-    if m.replays and drawn and drawn.is_sign_step():
-        reason = _ADAM + m.phrases.gradient
-        return m._replace(hides_movements=reason, hides_noise=reason)
-    m = _find_obstacles(m, effect)
-    if not m.hides_movements:
+        ties = noise.find_ties(drawn)
+    replay = probe.measure([again], [probe.base], probe.rows)
+    m = Measured(probe, replay, tried, drawn, ties)
+    hides_movements, hides_noise = _find_obstacles(m, effect)
+    m = m._replace(hides_movements=hides_movements, hides_noise=hides_noise)
+    if not hides_movements:
         m = m._replace(interaction=_measure_interaction(m))
-    if not m.hides_noise:
-        m = m._replace(p_values=_test_noise(m, effect))
+    if not hides_noise:
+        p_values = _test_noise(m, effect)
+        m = m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
     return m
 
 
-def _find_obstacles(m: Measured, effect: SeedEffect | None) -> Measured:
-    """Returns the measurements with the reasons that hide movements and noise, given the effect of a seed."""
+def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
+    """Returns why movements do not show sensitivity, and why the noise cannot be tested; "" if they do.
+
+    Args:
+      m: the measurements.
+      effect: how another seed changes the effect of an example.
+    """
+    hides_noise = ""
+    if not m.drawn:
+        hides_noise = "noise_multiplier=0: no noise is expected"
+    elif m.drawn.given.not_finite:
+        hides_noise = "the step is not finite at some seeds"
+    elif not m.replays and not is_replay_like_noise(m):
+        # It may be an optimizer with running means, which rescale the noise too.
+        hides_noise = "the step keeps state, which hides it"
+    if m.replays and m.drawn and m.drawn.is_sign_step():
+        return _ADAM, _ADAM
     if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
-        reason = _CHANGED_AFTER + m.phrases.gradient
-        m = m._replace(hides_movements=reason, hides_noise=m.hides_noise or reason)
-    elif m.replays and not m.tried.is_any_moved:
-        reason = "no example changes anything: does the step use its batch?"
-        m = m._replace(hides_movements=reason)
-    elif not m.replays or (effect is not None and effect.excess > 0):
-        m = m._replace(hides_movements="other noise, at every call or by the batch, hides it")
-    # A step that keeps state may be an optimizer with running means, which rescale the noise too.
-    if not m.replays and not is_replay_like_noise(m):
-        m = m._replace(hides_noise="the step keeps state, which hides it")
-    if m.drawn and m.drawn.given.not_finite:
-        m = m._replace(hides_noise="the step is not finite at some seeds")
-    return m
+        return _CHANGED_AFTER, hides_noise or _CHANGED_AFTER
+    if m.replays and not m.tried.is_any_moved:
+        return "no example changes anything: does the step use its batch?", hides_noise
+    if not m.replays or effect.excess > 0:
+        return "other noise, at every call or by the batch, hides it", hides_noise
+    return "", hides_noise
 
 
-def _test_noise(m: Measured, effect: SeedEffect | None) -> dict[str, dict[str, float]]:
+def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the tests of the noise by row and test.
 
-    Other batches are not compared if an operation after the noise changes only large sums: then the seed has
-    an effect at larger batches, and not at the batch as given.
+    Other batches are not compared if an operation after the noise changes only large sums. Then the seed
+    changes the effect of an example in larger batches, but not in the batch as given.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    has_no_effect = effect is None or effect.excess <= 0
-    if min(tests.values(), default=1.0) < LEVEL and has_no_effect:
-        rows = m.probe.rows
-        for batch in (examples.scale_features(rows, 1e3, rows), examples.join(*[rows] * 4)):
-            if _is_changed_after_noise(m, movements.measure_seed_effect(m.tried, batch)):
+    if min(tests.values(), default=1.0) < LEVEL and not effect.excess > 0:
+        batches = noise.make_batches(m.probe.rows)
+        for name in (FEATURES, FOURFOLD):
+            other_effect = movements.measure_seed_effect(m.tried, batches[name])
+            if _is_changed_after_noise(m, other_effect):
                 tests.clear()
     return p_values
 
@@ -200,18 +189,17 @@ def is_replay_like_noise(m: Measured) -> bool:
     return bool(abs(m.replay.norm - expected) < 3.3 * sigma)
 
 
-def _is_changed_after_noise(m: Measured, effect: SeedEffect | None) -> bool:
-    """Returns True if dropout or an operation after the noise causes a seed's effect.
+def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
+    """Returns True if dropout or an operation after the noise causes the effect of a seed.
 
     Noise that is scaled by an example, or drawn once for each part of a batch, has such an effect too. The
     latter is more noise than stated, and has no effect in a batch of one row.
     """
-    if effect is None or effect.excess <= 0 or effect.scales_noise:
+    if effect.scales_noise or not effect.excess > 0:
         return False
     first_row = examples.take(m.probe.rows, [0])
-    alone = movements.measure_seed_effect(m.tried, first_row, seeds=8)
-    is_fixed_alone = alone is not None and alone.excess <= 0
-    return not (is_fixed_alone and m.drawn and m.drawn.given.deviation > 1.1)
+    has_no_effect = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
+    return not (has_no_effect and m.drawn and m.drawn.given.deviation > 1.1)
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
@@ -223,5 +211,6 @@ def _measure_interaction(m: Measured) -> Movement | str:
     is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
-    is_unseen = not m._replace(interaction=interaction).interacts
-    return _ALL_CLIPPED if is_all_clipped and larger is None and is_unseen else interaction
+    if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:
+        return _ALL_CLIPPED
+    return interaction

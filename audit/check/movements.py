@@ -4,7 +4,7 @@ Movements are in units of eta C / B. If an example replaces a row of the batch, 
 difference, since one example leaves and another one comes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -68,10 +68,14 @@ class TriedExamples:
         return any(np.any(movement.vector) for movement in self.movements.values())
 
     @cached_property
-    def violations(self) -> dict[str, Movement]:
-        """The movements that exceed C by more than their tolerance, or are NaN; the largest first."""
-        ranked = sorted(self.described.items(), key=lambda item: -item[1].norm)
-        return {name: movement for name, movement in ranked if not movement.excess <= 1}
+    def largest(self) -> tuple[str, Movement]:
+        """The largest of all movements, with a description of the change of the batch."""
+        return max(self.described.items(), key=lambda item: item[1].norm)
+
+    @cached_property
+    def violations(self) -> list[str]:
+        """The descriptions of the changes that move the step by more than C and their tolerance."""
+        return [name for name in self.described if not self.described[name].excess <= 1]
 
     @cached_property
     def plateau(self) -> float:
@@ -88,10 +92,10 @@ class TriedExamples:
     def reach(self) -> float:
         """The farthest that an example moves the step.
 
-        If examples replace a row, only differences of contributions are measured. Clipped contributions lie
-        in a ball of radius C, so this is the radius of the smallest ball around them, by the algorithm of
-        Badoiu and Clarkson (2003): the center moves towards the farthest point in ever smaller steps. 1,000
-        steps give the radius to about 0.1%.
+        If examples replace a row, the movements are differences of contributions. Clipped contributions lie
+        in a ball of radius C, so this is the radius of the smallest ball around them. The algorithm of Badoiu
+        and Clarkson (2003) moves the center towards the farthest point in ever smaller steps. 1,000 steps
+        give the radius to about 0.1%.
         """
         norms = [movement.norm for movement in self.described.values()]
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
@@ -99,12 +103,12 @@ class TriedExamples:
             return largest
         # The contribution of the replaced row is 0, the others are twice the movements. The triangular factor
         # of these vectors has the same distances in fewer coordinates.
-        factor = np.linalg.qr(self.collect("vector").T, mode="r")
-        points = 2 * np.transpose(np.pad(factor, ((0, 0), (1, 0))))
+        factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
+        points = np.pad(factor, ((0, 0), (1, 0))).T
         center = np.mean(points, axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
-            center = center + (points[np.argmax(distances)] - center) / i
+            center += (points[np.argmax(distances)] - center) / i
         return max(largest, float(np.max(distances)))
 
     @cached_property
@@ -140,10 +144,9 @@ class TriedExamples:
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if clipping bounds the movements, rather than the size of the gradients.
+        """True if an example moves the step by nearly C, so that clipping bounds the movements.
 
-        It does if an example moves the step by nearly C. The reach of examples that replace a row may be too
-        small, since few directions are tried.
+        The reach of examples that replace a row may be too small, since few directions are tried.
         """
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.stops_by_layer or self.is_stopped
@@ -156,13 +159,12 @@ class TriedExamples:
         farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))
         return names[0], names[farthest]
 
-    def run_in_place(self, names: Sequence[str], rows: Columns, row: int, seed: int) -> Vector:
-        """Returns the parameters (names, p) after steps in which each of these examples replaces a row."""
-        after = []
-        for name in names:
-            batch = replace_rows(rows, {row: self.examples[name]})
-            after.append(self.probe.run(batch, seed))
-        return np.array(after)
+    def run_in_place(
+        self, names: Iterable[str], rows: Columns, row: int, seed: int
+    ) -> list[Vector]:
+        """Returns the parameters (p,) after each step in which one of these examples replaces a row."""
+        batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
+        return [self.probe.run(batch, seed) for batch in batches]
 
 
 class SeedEffect(NamedTuple):
@@ -191,8 +193,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     tried = _measure_each(probe, tried_examples, is_added=True)
     if tried.refusal or not tried.is_any_moved:
         refusal = tried.refusal or "the step ignores one more example"
-        tried = _measure_each(probe, tried_examples, is_added=False)
-        tried = replace(tried, refusal=refusal)
+        tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
 
@@ -207,7 +208,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
-        places[row] = probe.measure((first - second) / 2, first, probe.rows)
+        places[row] = probe.measure([second], [first], probe.rows, factor=0.5)
     return replace(tried, places=places)
 
 
@@ -228,11 +229,11 @@ def _measure_each(
             factor = 1.0
         try:
             # Seed 0 is that of `base`, so the noise of both steps is the same and cancels.
-            difference = probe.run(batch, 0) - probe.base
+            after = probe.run(batch, 0)
         except RefusedError as error:
             refusal = f"the step refused a changed batch: {error}"
             continue
-        movements[name] = probe.measure(factor * difference, probe.base, batch)
+        movements[name] = probe.measure([after], [probe.base], batch, factor)
     return TriedExamples(probe, tried_examples, movements, {}, refusal)
 
 
@@ -248,14 +249,12 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.refusal
     for both, first, second in _list_parts(tried, probe.rows):
         try:
-            after_both, after_first, after_second = [
-                probe.run(batch, 0) for batch in (both, first, second)
-            ]
+            after_both = probe.run(both, 0)
+            separately = [probe.run(first, 0), probe.run(second, 0)]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        difference = after_both - after_first - after_second + probe.base
-        measured.append(probe.measure(difference, after_first, first, steps=4))
+        measured.append(probe.measure([after_both, probe.base], separately, first))
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
@@ -287,7 +286,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
         ]
 
 
-def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect | None:
+def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
     """Measures how the seed changes the effect of exchanging two examples in the first row of a batch.
 
     Noise of a fixed size is the same for both examples and cancels. Dropout, augmentation, noise whose size
@@ -299,28 +298,28 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
       seeds: the number of seeds; seed 0 is compared with each of the others.
 
     Returns:
-      The change that exceeds its tolerance most; None if the step refuses these batches.
+      The change that exceeds its tolerance most. Its excess is NaN if the step refuses these batches.
     """
+    unknown = SeedEffect(np.nan, scales_noise=False)
     if not tried.places:
-        return None
+        return unknown
     probe = tried.probe
     names = list(tried.finite)
-    # The second pair moves the step less, so clipping is less likely to hide the effect.
-    pairs = [tried.opposites, (names[len(names) // 2], names[-1])]
     effects = []
-    for pair in pairs:
-        for seed in range(1, seeds):
-            try:
-                after, of_second = tried.run_in_place(pair, rows, 0, seed=0)
-                other, other_of_second = tried.run_in_place(pair, rows, 0, seed)
-            except RefusedError:
-                return None
-            noise = of_second - other_of_second
-            difference = after - other - noise
-            excess = probe.measure(difference, after, rows, steps=4).excess
+    # The second pair moves the step less, so clipping is less likely to hide the effect.
+    for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
+        try:
+            steps = [tried.run_in_place(pair, rows, 0, seed) for seed in range(seeds)]
+        except RefusedError:
+            return unknown
+        first, second = steps[0]
+        for other_first, other_second in steps[1:]:
+            movement = probe.measure([second, other_first], [first, other_second], rows)
+            difference = movement.vector
+            noise = second - other_second
             products = np.abs(probe.sum_layers(difference * noise))
             lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
             # Layers that do not change have product and length 0.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
-            effects.append(SeedEffect(excess, bool(is_parallel)))
+            effects.append(SeedEffect(movement.excess, bool(is_parallel)))
     return max(effects)

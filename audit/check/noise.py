@@ -4,6 +4,7 @@ The noise is in units of the stated deviation eta sigma C / B. Its mean over n s
 leaves n - 1 degrees of freedom for each parameter.
 """
 
+import math
 import zlib
 from typing import Any, NamedTuple
 
@@ -111,8 +112,18 @@ class DrawnNoise(NamedTuple):
             if distances.size:
                 # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
                 edges.append(np.nanquantile(distances, [0.05, 0.95]))
-        low, high = np.transpose(edges).reshape(2, -1)
+        low, high = np.reshape(edges, (-1, 2)).T
         return len(edges) > 1 and bool(np.max(high) < 1.15 * np.min(low))
+
+
+def make_batches(rows: Columns) -> dict[str, Columns]:
+    """Returns other batches at which the noise must have the same deviation, by name."""
+    return {
+        QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
+        FOURFOLD: examples.join(rows, rows, rows, rows),
+        FEATURES: examples.scale_features(rows, 1e3, rows),
+        EMPTY: examples.take(rows, slice(0, 0)),
+    }
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
@@ -133,7 +144,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # Parameters with coarse rounding are left out, since it shows in the tests. They are selected by the
     # rounding at the farthest value that noise may reach, not at the values that were drawn: this would
     # remove the tails of the noise. Noise that is much larger than stated allows coarser rounding.
-    deviation = probe.settings.unit * probe.settings.noise_multiplier
+    deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
@@ -147,22 +158,15 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # seeds would report a chance correlation of a generator for every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
-    seed_range = range(first_seed, first_seed + count)
-    given = _draw_at(probe, probe.rows, seed_range, is_fine, is_kept)
+    end = first_seed + count
+    given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
     # Noise at other batches is only compared with the given one, so fewer draws suffice. Their seeds differ,
     # since the comparison assumes independent draws.
-    other_seeds = range(seed_range.stop, seed_range.stop + int(np.clip(count // 4, 12, 80)))
-    rows = probe.rows
-    batches = {
-        QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
-        FOURFOLD: examples.join(rows, rows, rows, rows),
-        FEATURES: examples.scale_features(rows, 1e3, rows),
-        EMPTY: examples.take(rows, slice(0, 0)),
-    }
+    other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
-    for name, batch in batches.items():
+    for name, batch in make_batches(probe.rows).items():
         try:
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
@@ -196,8 +200,7 @@ def _draw_at(
         not_finite += not np.all(np.isfinite(after))
         kept.append(after[is_kept])
 
-    deviation = probe.settings.unit * probe.settings.noise_multiplier
-    draws = (np.array(kept) - probe.start[is_kept]) / deviation
+    draws = (np.array(kept) - probe.start[is_kept]) / probe.settings.deviation
     squares = np.zeros(probe.start.size)
     squares[is_kept] = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
@@ -219,13 +222,12 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     p_values = {"noise": _test_deviations(drawn)}
     for row in ("independence", "shape", "noise and data", "empty batch"):
         p_values[row] = {}
-    if np.sum(drawn.has_noise) < 2:
-        return p_values
-    p_values["independence"] = _test_independence(drawn)
-    p_values["shape"] = _test_shape(drawn)
-    for batch, noise in drawn.others.items():
-        if not noise.not_finite:  # otherwise that is a finding, which needs no test
-            p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
+    if np.sum(drawn.has_noise) >= 2:
+        p_values["independence"] = _test_independence(drawn)
+        p_values["shape"] = _test_shape(drawn)
+        for batch, noise in drawn.others.items():
+            if not noise.not_finite:  # otherwise that is a finding, which needs no test
+                p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
 
@@ -239,7 +241,7 @@ def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
     for name, values in drawn.group_noise().items():
         size = values.shape[1]
         if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
-            p_values["distribution"] = float(stats.normaltest(values, axis=None).pvalue)
+            p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
         if size >= 8:  # the power 1/3 of fewer numbers is not normal
             squares = np.sum(values**2, axis=1)
             roots = np.cbrt(squares / np.mean(squares))
@@ -256,17 +258,18 @@ def _test_variance(ratio: Any, seeds: int) -> float:
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
-    given = drawn.given
-    trained = np.flatnonzero(given.freedom)
+    freedom = drawn.given.freedom
+    squares = drawn.given.deviations**2 * freedom
+    trained = np.flatnonzero(freedom)
     groups: dict[str, Any] = {drawn.probe.layer_names[i]: i for i in trained}
     groups[ALL_LAYERS] = trained
     p_values = {}
     for name, layers in groups.items():
-        freedom = np.sum(given.freedom[layers])
-        squares = np.sum(given.deviations[layers] ** 2 * given.freedom[layers])
-        least = squares / (1 + drawn.tolerance) ** 2
-        most = squares / (1 - drawn.tolerance) ** 2
-        p_values[name] = float(compute_two_sided_p_value(stats.chi2(freedom), least, most))
+        law = stats.chi2(np.sum(freedom[layers]))
+        total = np.sum(squares[layers])
+        least = total / (1 + drawn.tolerance) ** 2
+        most = total / (1 - drawn.tolerance) ** 2
+        p_values[name] = compute_two_sided_p_value(law, least, most)
     return p_values
 
 
@@ -291,7 +294,7 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
             # distribution of a correlation makes its test conservative.
             correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
             deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
-            p_values[CONSECUTIVE] = 2 * float(stats.norm.sf(deviations))
+            p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
         p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
         # The variance of the sum of independent numbers is the sum of their variances.
         ratio = np.mean(np.sum(noise, axis=1) ** 2) / numbers
@@ -354,16 +357,16 @@ def find_ties(drawn: DrawnNoise) -> str:
     # Two draws agree if they are neighbours in the floating-point type of the parameter, or closer than
     # errors of float64 arithmetic.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    is_tie = np.diff(draws, axis=0) <= tolerances
-    count = int(np.sum(is_tie))
-    at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
-    num_at_ends = np.sum(at_ends) - 2 * numbers
+    is_tie = _find_ties(draws, tolerances)
+    count = np.count_nonzero(is_tie)
+    num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
+    num_at_ends -= 2 * numbers  # the ends themselves
     # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
     # 1 / sqrt(4 pi) over the deviation. A generator of float32 repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
-    expected = np.sum(rates) * seeds * (seeds - 1) / 2
+    expected = np.sum(rates) * math.comb(seeds, 2)
     # The number of values at which draws agree, over all parameters.
-    num_values = count - int(np.sum(is_tie[1:] & is_tie[:-1]))
+    num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     kind = GRID
     # Noise with two values has most draws at an end, and clamped noise has few.
     if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
@@ -375,16 +378,16 @@ def find_ties(drawn: DrawnNoise) -> str:
 
     # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
-    added = _count_ties(np.concatenate([draws, other]), tolerances) - count
-    shared = added - _count_ties(other, tolerances)
+    added = np.count_nonzero(_find_ties(np.concatenate([draws, other]), tolerances)) - count
+    shared = added - np.count_nonzero(_find_ties(other, tolerances))
     if shared <= 0.15 * added:
         return kind
     return CLAMPED_SUM if kind == AT_ENDS else ""
 
 
-def _count_ties(draws: Vector, tolerances: Vector) -> int:
-    """Returns how many draws (n, numbers) agree with the next smaller draw of the same number."""
-    return int(np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances))
+def _find_ties(draws: Vector, tolerances: Vector) -> Mask:
+    """Returns (n - 1, numbers) True for sorted draws (n, numbers) that agree with the next smaller one."""
+    return np.asarray(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

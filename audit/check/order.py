@@ -69,20 +69,19 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the index of the batch of an example; examples left out are in a last batch.
     steps = np.full((count, examples), batches, np.int32)
-    for of_pass, drawn in zip(steps, passes, strict=True):
+    sizes = np.zeros((count, batches), int)
+    for i, drawn in enumerate(passes):
         lengths = list(map(len, drawn.batches))
-        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
-    # (passes, batches) the sizes of the batches, without those left out.
-    sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)[:, :-1]
+        sizes[i, : len(lengths)] = lengths
+        steps[i, np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
 
     tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:
         tests.append(_test_sizes(sizes, examples))
-    totals = [sum(map(len, drawn.batches)) for drawn in passes]
     return OrderTest(
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
-        is_once=np.array_equal(sizes.sum(axis=1), totals),
+        is_once=bool(sizes.sum() == np.sum(steps < batches)),
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
@@ -114,7 +113,7 @@ def examine_pairs(
     first, second = examples[list(np.unravel_index(pairs.argmax(), pairs.shape))]
     law = stats.binom(count, rate)
     seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
-    p_value = min(1.0, math.comb(len(examples), 2) * float(law.sf(most - 1)))
+    p_value = min(1.0, math.comb(len(examples), 2) * law.sf(most - 1))
     return Observation(p_value, f"Examples {first} and {second} come together {seen}")
 
 
@@ -129,7 +128,7 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     example = values[counts.argmax()] % examples
     law = stats.binom(passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return Observation(examples * batches * float(law.sf(most - 1)), sentence)
+    return Observation(examples * batches * law.sf(most - 1), sentence)
 
 
 def _test_places(steps: Integers) -> Observation:
@@ -140,7 +139,7 @@ def _test_places(steps: Integers) -> Observation:
     result = stats.chi2_contingency(table.count, correction=False)
     # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
-    p_value = float(stats.chi2.sf(statistic, max(result.dof, 1)))
+    p_value = stats.chi2.sf(statistic, max(result.dof, 1))
     return Observation(p_value, "When an example comes depends on its place in the data.")
 
 
@@ -149,7 +148,7 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Observation(float(p_value), "Sizes vary more or less than those of balls in bins.")
+    return Observation(p_value, "Sizes vary more or less than those of balls in bins.")
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
@@ -163,7 +162,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
-    rate = float(pairs / (passes * examples * (examples - 1)))
+    rate = pairs / (passes * examples * (examples - 1))
     observed = choose_neighbours(examples)
     counts = np.zeros((len(observed), len(observed)), int)
     for of_pass in steps[:, observed]:
@@ -180,5 +179,5 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
-    p_value = float(stats.chi2.sf(statistic, freedom))
+    p_value = stats.chi2.sf(statistic, freedom)
     return [closest, Observation(p_value, "Some examples come together more often than others.")]

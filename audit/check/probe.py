@@ -28,10 +28,24 @@ class StepSettings(NamedTuple):
     learning_rate: float
     batch_size: float
 
+    def read(self) -> "StepSettings":
+        """Returns the numbers as floats; raises InputError if one of them is no number in range."""
+        for name, value in self._asdict().items():
+            stated = number(name, value, float)
+            # Squares of products and quotients of four such numbers are within float64's range.
+            is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
+            require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
+        return StepSettings(*map(float, self))
+
     @property
     def unit(self) -> float:
         """eta C / B."""
         return self.learning_rate * self.clipping_norm / self.batch_size
+
+    @property
+    def deviation(self) -> float:
+        """eta sigma C / B."""
+        return self.unit * self.noise_multiplier
 
 
 class Movement(NamedTuple):
@@ -71,7 +85,6 @@ class StepProbe:
       rows: the batch as given, as arrays of NumPy.
       layer_names: (layers,) the path of each layer in the tree of the parameters.
       sizes, dimensions: (layers,) the number of parameters and of axes of each layer.
-      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -80,12 +93,12 @@ class StepProbe:
       is_trained: (p,) True for parameters that some step so far has moved differently from `base`.
     """
 
-    def __init__(self, step: Step, params: Any, batch: Any, stated: StepSettings) -> None:
+    def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
         """Runs the step once, on the batch as given and with seed 0.
 
         Raises:
-          InputError: a number in `stated` is out of range; parameters, batch or step have the wrong type;
-            or the step does not return the parameters.
+          InputError: parameters, batch or step have the wrong type, or the step does not return the
+            parameters.
           RefusedError: the step fails on the batch as given.
         """
         require(
@@ -93,7 +106,7 @@ class StepProbe:
             f"`step={shown(step)}` is not a function: give (params, batch, seed) -> params",
         )
         self.step: Callable[..., Any] = step
-        self.settings = StepSettings(*map(_read, stated._fields, stated))
+        self.settings = settings
         self._params = params
         self._batch = batch
         self.rows = examples.read_columns("batch", batch)
@@ -101,7 +114,6 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
-                self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]
@@ -144,14 +156,8 @@ class StepProbe:
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
+        params = trees.map_tree(self._params, functools.partial(_copy_leaf, values), "params")
         remaining = iter(rows)
-
-        def copy_leaf(name: str, leaf: Any) -> Any:
-            if name not in values:
-                return copy.deepcopy(leaf)
-            return trees.restore(values[name].reshape(leaf.shape), leaf)
-
-        params = trees.map_tree(self._params, copy_leaf, "params")
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
@@ -197,22 +203,25 @@ class StepProbe:
         changed.base = changed._read_numbers(changed._call(self.rows, 0))
         return changed
 
-    def measure(self, difference: Vector, after: Vector, rows: Columns, steps: int = 2) -> Movement:
+    def measure(
+        self, added: list[Vector], subtracted: list[Vector], rows: Columns, factor: float = 1.0
+    ) -> Movement:
         """Measures the length of a difference of steps, in eta C / B, without the effect of rounding.
 
         Args:
-          difference: (p,) the difference of the parameters after two steps, or their signed sum after four.
-          after: (p,) the parameters after one of these steps, to compute its rounding.
-          rows: the batch of this step.
-          steps: the number of steps in the difference, 2 or 4.
+          added: one or two vectors (p,) of parameters after steps.
+          subtracted: as many such vectors.
+          rows: the batch of the first step in `subtracted`.
+          factor: a factor of the difference.
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a margin. The error depends on the true norm. For two steps this is taken
-          to be the measured norm, or 1 if that is larger. For four steps it is 0, as in a correct step. If
-          the difference is not finite, the norm is infinite and the tolerance 0.
+          error of its square, plus a margin. The error depends on the true norm: for two steps we take the
+          measured norm, or 1 if that is larger; for four steps 0, as in a correct step. If the difference is
+          not finite, the norm is infinite and the tolerance 0.
         """
-        vector = difference / self.settings.unit
+        steps = len(added) + len(subtracted)
+        vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
@@ -220,7 +229,7 @@ class StepProbe:
 
         # The norm without the variance of the rounding errors: each is uniform over a spacing h, with
         # variance h^2 / 12.
-        variance = steps * self.compute_rounding(after, rows) ** 2 / 12
+        variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0  # the norm for the error
         # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
@@ -260,10 +269,8 @@ class StepProbe:
         return np.where(is_moved, rounding, 0)
 
 
-def _read(name: str, value: Any) -> float:
-    """Returns a stated number; raises InputError if it is no number in range. `name` is for messages."""
-    stated = number(name, value, float)
-    # Squares of products and quotients of four such numbers are within float64's range.
-    is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
-    require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
-    return stated
+def _copy_leaf(values: Mapping[str, Vector], name: str, leaf: Any) -> Any:
+    """Returns an array like `leaf` with the values of its layer, or a copy if it is not a layer."""
+    if name not in values:
+        return copy.deepcopy(leaf)
+    return trees.restore(values[name].reshape(leaf.shape), leaf)

@@ -3,7 +3,7 @@
 import platform
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,8 +58,7 @@ class CheckOutcome(NamedTuple):
     Attributes:
       text: what was measured; or the reason why the check could not be tried.
       tried: True if the check could be tried.
-      findings: the bugs that need no statistical test.
-      if_rejected: the bug if one of the statistical tests is rejected; None if other measurements decide.
+      findings: the bugs. With statistical tests, they are reported only if one of the tests is rejected.
       p_values: the p-values of the check's statistical tests, by name of the test.
       figures: the measurements for JSON and pictures.
     """
@@ -67,7 +66,6 @@ class CheckOutcome(NamedTuple):
     text: str
     tried: bool = True
     findings: Sequence[CheckFinding] = ()
-    if_rejected: CheckFinding | None = None
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
 
@@ -187,7 +185,7 @@ class CheckReport(NamedTuple):
 def make_report(
     subject: str,
     outcomes: Mapping[str, CheckOutcome],
-    explain: Callable[[dict[str, list[str]]], Iterable[CheckFinding]] = lambda _: (),
+    findings: Iterable[CheckFinding] = (),
     needed: tuple[str, ...] = (),
 ) -> CheckReport:
     """Tests all hypotheses of a report together, and returns the report.
@@ -195,55 +193,53 @@ def make_report(
     Args:
       subject: "step", "batches", "noise" or "accounting".
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      explain: a function that gets the names of the rejected tests by row, and returns more bugs.
+      findings: bugs that other measurements show.
       needed: the rows that must be tried for the subject to pass; by default all of them.
     """
-    p_values = {}
-    findings: list[CheckFinding] = []
+    rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
+    given = list(findings)
+    bugs: list[CheckFinding] = []
+    checks = []
+    p_values: dict[str, float] = {}
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
-        findings += outcome.findings
         figures |= outcome.figures
-        for test, p_value in outcome.p_values.items():
-            p_values[f"{row}: {test}"] = p_value
-    all_rejected = find_rejected_tests(p_values)
-    rejected = {}
-    for row, outcome in outcomes.items():
-        rejected[row] = [test for test in outcome.p_values if f"{row}: {test}" in all_rejected]
-        if rejected[row] and outcome.if_rejected:
-            findings.append(outcome.if_rejected)
-    findings += explain(rejected)
-    order = list(outcomes)
-    findings.sort(key=lambda finding: order.index(finding.check))
-
-    checks = []
-    for row, outcome in outcomes.items():
-        names = list(dict.fromkeys(finding.name for finding in findings if finding.check == row))
+        p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
+        found = [bug for bug in given if bug.check == row]
+        if rejected[row] or not outcome.p_values:
+            found += outcome.findings
+        bugs += found
+        names = list(dict.fromkeys(bug.name for bug in found))
         if rejected[row] and not names:  # a bug of another row explains it
             names = ["not as expected: see the findings below"]
-        has_p_values = not np.any(np.isnan(list(outcome.p_values.values())))
         result = PASSED
         if names:
             result = FAILED
-        elif not (outcome.tried and has_p_values):
+        elif not outcome.tried or np.any(np.isnan(list(outcome.p_values.values()))):
             result = UNTRIED
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))
-    return CheckReport(
-        subject, tuple(checks), tuple(findings), needed or tuple(order), p_values, figures
-    )
+    needed = needed or tuple(outcomes)
+    return CheckReport(subject, tuple(checks), tuple(bugs), needed, p_values, figures)
 
 
-def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL.
+def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """Returns the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
     A p-value of NaN is never rejected, but its test counts.
+
+    Args:
+      p_values: the p-values by row and by name of the test.
     """
-    rejected: set[str] = set()
-    for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=1.0)):
-        # Holm divides the level by the number of tests that are not rejected yet.
-        if not p_values[name] <= LEVEL / (len(p_values) - len(rejected)):
-            break
-        rejected.add(name)
+    tests = [(row, test) for row in p_values for test in p_values[row]]
+    values = np.array([p_values[row][test] for row, test in tests])
+    order = np.argsort(values)  # NaN is last
+    # Holm divides the level by the number of tests that are not rejected yet.
+    is_small = values[order] <= LEVEL / np.arange(len(tests), 0, -1)
+    count = np.argmin([*is_small, False])
+    rejected: dict[str, list[str]] = {row: [] for row in p_values}
+    for i in sorted(order[:count]):
+        row, test = tests[i]
+        rejected[row].append(test)
     return rejected
 
 

@@ -90,7 +90,7 @@ def check_step(
     if seeds is not None:
         seeds = number("seeds", seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
-    stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size)
+    stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
             report = _check_probe(StepProbe(step, params, batch, stated), seeds, tell)
@@ -109,14 +109,14 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     """
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
+        outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
             "NaN or infinity",
             "The step gives NaN or infinity with the batch as given.",
             "clip with C / max(C, norm), and never divide by a size",
         )
-        outcomes["replay"] = CheckOutcome("not finite", findings=[finding])
-        return make_report("step", outcomes, needed=NEEDED)
+        return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
     outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
     outcomes["replay"] = CheckOutcome("same seed, same step")
@@ -129,21 +129,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         outcomes["separation"] = _describe_separation(m)
     if not m.hides_noise:
         outcomes |= _describe_noise(m)
-
-    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
-        """Returns the bugs of the table of causes, and the buffers of a TorchStep that the data change."""
-        findings = list(causes.explain(m._replace(rejected=rejected)))
-        for name in sorted(getattr(probe.step, "changed_buffers", ())):
-            finding = CheckFinding(
-                "noise",
-                f"{name} is released with the model and has no noise",
-                "The data change this buffer, and it is neither clipped nor noised.",
-                "switch it off (track_running_stats=False in batch norm), or compute it from public data",
-            )
-            findings.append(finding)
-        return findings
-
-    return make_report("step", outcomes, explain, NEEDED)
+    return make_report("step", outcomes, causes.explain(m), NEEDED)
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -207,7 +193,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    if measured.tolerance > 2 * COARSE and not m.interacts:  # of four steps, not two
+    # It is a difference of four steps, and a movement is one of two.
+    if measured.tolerance > 2 * COARSE and not m.interacts:
         return _hide(measured.tolerance)
     text = (
         f"two parts of a batch and the sum of their effects differ by {measured.norm:.2g} C "
@@ -220,10 +207,10 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the tests of the noise, by row."""
-    drawn = m.drawn
+    given = m.drawn.given
     reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))
-    for batch, error in drawn.refused.items():
+    for batch, error in m.drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
     for row, tested in m.p_values.items():
         if tested:
@@ -231,20 +218,21 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
-    freedom = np.sum(drawn.given.freedom)
+    freedom = np.sum(given.freedom)
     level = LEVEL / max(sum(map(len, m.p_values.values())), 1)
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     text = (
-        f"deviation {drawn.given.deviation:.4g} times eta sigma C / B with {len(drawn.given.draws):,} seeds; "
-        f"from {low:.3g} to {high:.3g} passes"
+        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; from "
+        f"{low:.3g} to {high:.3g} passes"
     )
-    hidden = np.flatnonzero(m.probe.is_layer_trained & (drawn.given.freedom == 0))
+    is_measured = given.freedom > 0
+    hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
     is_hidden = not freedom or len(hidden) > 0  # other layers show nothing about these
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
-    trained = np.flatnonzero(drawn.given.freedom)
-    deviations = {m.probe.layer_names[i]: float(drawn.given.deviations[i]) for i in trained}
+    names = np.array(m.probe.layer_names)[is_measured].tolist()
+    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
         text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )

@@ -447,9 +447,9 @@ def test_noise_that_is_not_finite_at_some_seeds_is_a_finding():
 
 
 def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
-    p_values = {"first": np.nan, "second": 1e-9, "third": 0.5}
-    assert find_rejected_tests(p_values) == {"second"}
-    outcomes = {name: CheckOutcome("", p_values={"it": p}) for name, p in p_values.items()}
+    p_values = {"first": {"it": np.nan}, "second": {"it": 1e-9}, "third": {"it": 0.5}}
+    assert find_rejected_tests(p_values) == {"first": [], "second": ["it"], "third": []}
+    outcomes = {name: CheckOutcome("", p_values=tests) for name, tests in p_values.items()}
     report = make_report("step", outcomes, needed=("first",))
     results = [check.result for check in report.checks]
     assert results == ["could not be tried", "failed", "passed"]
@@ -457,8 +457,11 @@ def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
 
 
 def test_holms_method_rejects_in_order():
-    assert find_rejected_tests({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
-    assert find_rejected_tests({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
+    assert find_rejected_tests({"row": {"a": 4e-4, "b": 1e-5, "c": 0.5}}) == {"row": ["a", "b"]}
+    assert find_rejected_tests({"row": {"a": 4e-4}, "other": {"b": 0.5, "c": 0.5}}) == {
+        "row": [],
+        "other": [],
+    }
 
 
 @pytest.mark.slow
