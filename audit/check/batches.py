@@ -77,8 +77,8 @@ def check_batches(
     """Checks whether a loader draws the batches that the accountant assumes, at the rate that it assumes.
 
     Args:
-      draw: a function from a seed to the batches of one pass over the loader. A batch is the indices, from
-        0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
+      draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
+        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
         may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the indices; a batch
         sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
@@ -110,7 +110,7 @@ def check_batches(
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.make_draw(draw)
+    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
     drawn = _draw_batches(draw_pass, examples, rate)
     kind = _recognise_kind(drawn)
     order = None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import noise
-from audit.check.measured import RETURN_GRADIENT, Measured, is_replay_like_noise
+from audit.check.measured import Measured, is_replay_like_noise
 from audit.check.movements import COARSE, SAME
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, QUARTER
 from audit.check.report import CheckFinding
@@ -20,15 +20,11 @@ _AT_C = 5e-3  # a norm this close to C counts as C
 _EXCESS = "an example that moves the step by more than C"
 _NOT_FINITE = "NaN or infinity"
 _CLIP = (
-    "clip the whole gradient of every example to norm C (by Opacus, jax_privacy.clipped_grad, or one norm of "
-    "all numbers under vmap); divide the sum by the stated B once"
+    "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
+    "B once"
 )
 _KEEP_FINITE = (
     "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size"
-)
-_GENERATOR = (
-    "np.random.default_rng(seed), torch.Generator().manual_seed(seed), or jax.random.key(seed) with a "
-    "key for each layer"
 )
 
 
@@ -424,7 +420,7 @@ CAUSES = [
         lambda m: not m.replays and is_replay_like_noise(m),
         "Two calls with the same seed differ as much as two draws of the noise: the seed does not determine "
         "it.",
-        f"draw the noise from the seed: {_GENERATOR}; until then only the noise can be checked",
+        "draw the noise from {m.phrases.generator}; until then only the noise can be checked",
     ),
     Cause(
         "replay",
@@ -433,7 +429,7 @@ CAUSES = [
         "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B, which the noise "
         "does not explain.",
         "restore parameters, optimizer and generators before each call; with Adam "
-        f"{RETURN_GRADIENT}",
+        "{m.phrases.gradient}",
     ),
     Cause(
         "separation",
@@ -495,7 +491,8 @@ CAUSES = [
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds give exactly the noise of another: two steps reveal the gradients.",
-        f"make the generator once, before training, or seed it with the whole seed of the step: {_GENERATOR}",
+        "make the generator once, before training, or seed it with the whole seed of the step: "
+        "{m.phrases.generator}",
         explains=("noise", *_OTHER_ROWS_OF_NOISE),
     ),
     Cause(

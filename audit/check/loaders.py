@@ -70,6 +70,27 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     return iter(sampler)
 
 
+def join_batches(draw: Draw, count: int) -> Draw:
+    """Returns a function from a seed to a pass, for one whose calls give either a pass or a single batch.
+
+    A pass is then `count` single batches. Raises InputError if `draw` fails.
+    """
+    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
+        return draw
+    return lambda seed: [draw(count * seed + place) for place in range(count)]
+
+
+def _is_single(given: Any) -> bool:
+    """Returns True if an array or a list has the indices of one batch, instead of several batches."""
+    if not hasattr(given, "__getitem__"):  # an iterator over batches
+        return False
+    if not len(given):
+        return hasattr(given, "dtype")  # an array is an empty batch
+    is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
+    first = given[0]
+    return is_column or isinstance(first, int) or tuple(getattr(first, "shape", (1,))) == ()
+
+
 def count_examples(loader: Any, examples: int | None) -> int:
     """Returns the number of examples.
 

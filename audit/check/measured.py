@@ -12,24 +12,47 @@ from audit.check.noise import CLAMPED_SUM, CONSECUTIVE, FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
-RETURN_GRADIENT = (
-    "return the private gradient (`p.grad` after clipping and noise in torch, the argument of "
-    "`optimizer.update` in JAX), with learning_rate=1"
-)
-_CHANGED_AFTER = (
-    "the effect of an example depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout "
-    "(model.eval() would remove Opacus's hooks). Augmentation and sampling have this effect too, and "
-    "operations after the noise (rounding, clamping, projection, top-k): return the noisy sum; with Adam "
-    f"{RETURN_GRADIENT}"
-)
-_ADAM = (
-    "this looks like Adam, or the sign of the gradient (every number moves equally far): "
-    f"{RETURN_GRADIENT}"
-)
+_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far): "
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides interactions: state a larger clipping norm, or let "
     "the step take clipping_norm="
 )
+
+
+class Phrases(NamedTuple):
+    """Parts of messages in the words of the step's library.
+
+    Attributes:
+      gradient: how to return the private gradient.
+      clip: how to clip the whole gradient of an example.
+      generator: a generator for a seed.
+      random: what makes the effect of an example depend on the seed.
+    """
+
+    gradient: str
+    clip: str
+    generator: str
+    random: str = "is dropout on? Augmentation and sampling have this effect too"
+
+
+_NUMPY = Phrases(
+    gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
+    clip="by one np.linalg.norm of each example's numbers",
+    generator="np.random.default_rng(seed)",
+)
+_OF_LIBRARIES = {
+    "torch": Phrases(
+        gradient="return `p.grad` after clipping and noise, with learning_rate=1",
+        clip="by Opacus, or vmap over grad and one norm of all tensors",
+        generator="torch.Generator().manual_seed(seed)",
+        random="is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks)",
+    ),
+    "jaxlib": Phrases(
+        gradient="return the private gradient that `optimizer.update` gets, with learning_rate=1",
+        clip="by jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
+        generator="jax.random.key(seed), split for the layers",
+    ),
+}
 
 
 class Measured(NamedTuple):
@@ -59,6 +82,11 @@ class Measured(NamedTuple):
     p_values: dict[str, dict[str, float]] = {}
     interaction: Any = ""
     rejected: dict[str, list[str]] = {}
+
+    @property
+    def phrases(self) -> Phrases:
+        """Parts of messages in the words of the library of the parameters."""
+        return _OF_LIBRARIES.get(self.probe.library, _NUMPY)
 
     @property
     def replays(self) -> bool:
@@ -151,9 +179,15 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
         # It may be an optimizer with running means, which rescale the noise too.
         hides_noise = "the step keeps state, which hides it"
     if m.replays and m.drawn and m.drawn.is_sign_step():
-        return _ADAM, _ADAM
+        reason = _ADAM + m.phrases.gradient
+        return reason, reason
     if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
-        return _CHANGED_AFTER, hides_noise or _CHANGED_AFTER
+        reason = (
+            "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
+            f"noisy sum; with Adam {m.phrases.gradient}. Or the effect of an example depends on the seed: "
+            f"{m.phrases.random}"
+        )
+        return reason, hides_noise or reason
     if m.replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", hides_noise
     if not m.replays or effect.excess > 0:

@@ -85,6 +85,7 @@ class StepProbe:
       rows: the batch as given, as arrays of NumPy.
       layer_names: (layers,) the path of each layer in the tree of the parameters.
       sizes, dimensions: (layers,) the number of parameters and of axes of each layer.
+      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -114,6 +115,7 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
+                self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]

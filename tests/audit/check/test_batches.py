@@ -207,12 +207,16 @@ class TestLoaders:
         text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
         assert "1 / 9 = 0.1111, one over the loader's length" in text
 
+    def test_a_draw_may_give_a_single_batch(self):
+        assert self.check(lambda seed: draw_poisson(seed)[0], examples=SIZE).passed
+        fixed = lambda seed: list(np.random.default_rng(seed).choice(SIZE, 70, replace=False))  # noqa: E731
+        assert "fixed-size batches" in self.check(fixed, 70 / SIZE, examples=SIZE).verdict
+
     @pytest.mark.parametrize(
         ("loader", "says"),
         [
             (iter([[1, 2]]), "can be iterated once only"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
-            (lambda seed: np.arange(30), "gave a single batch: return the batches of a whole pass"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
             (lambda seed: [{"x": [1]}], "build the loader on range"),
