@@ -50,7 +50,7 @@ _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Counted:
     """The common fields of a bound and an estimate.
 
@@ -60,23 +60,23 @@ class _Counted:
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
       delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
-      false_positives, false_negatives: The errors at the threshold.
+      false_positives, false_negatives: The numbers of errors at the threshold; 0 if they are not counted.
       n_in, n_out: The numbers of counted scores.
     """
 
     method: str
     epsilon: float
-    mu: float | None
+    mu: float | None = None
     delta: float
     confidence: float
-    threshold: float | None
-    false_positives: int
-    false_negatives: int
+    threshold: float | None = None
+    false_positives: int = 0
+    false_negatives: int = 0
     n_in: int
     n_out: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Bound(_Counted):
     """A lower bound with a confidence level.
 
@@ -95,7 +95,7 @@ class Bound(_Counted):
     path: tuple[float, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
@@ -136,22 +136,23 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
-    Gaussian curve. Scores are (n,) in and (m,) out. Each error rate has two-sided limits with `confidence`.
+    Gaussian curve. Scores are (n,) in and (m,) out. Each error rate has two-sided limits with `confidence`,
+    so half of the error is on each side.
     """
     error = (1 - confidence) / 2
     threshold, mu = thresholds.best_empirical(scores_in, scores_out, error)
     mu = max(mu, 0.0)
     return Estimate(
-        IN_SAMPLE,
-        conversions.epsilon_from_mu(mu, delta),
-        mu,
-        delta,
-        confidence,
-        threshold,
-        int((scores_out > threshold).sum()),
-        int((scores_in <= threshold).sum()),
-        len(scores_in),
-        len(scores_out),
+        method=IN_SAMPLE,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        threshold=threshold,
+        false_positives=int((scores_out > threshold).sum()),
+        false_negatives=int((scores_in <= threshold).sum()),
+        n_in=len(scores_in),
+        n_out=len(scores_out),
         caveat=_IN_SAMPLE.text,
     )
 
@@ -168,9 +169,16 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    mu, counted = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, **counted, assumes=GAUSSIAN_CURVE)
+    mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
+    return Bound(
+        method=IF_GAUSSIAN,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=GAUSSIAN_CURVE,
+    )
 
 
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
@@ -180,8 +188,15 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
     an eighth of each world; otherwise as `if_gaussian`.
     """
     family = exact.approximate_dp(delta)
-    epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, **counted, assumes=NOTHING)
+    epsilon, counts = _test_splits(scores_in, scores_out, family, confidence)
+    return Bound(
+        method=ASSUMPTION_FREE,
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=NOTHING,
+    )
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
