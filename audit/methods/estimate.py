@@ -43,11 +43,8 @@ from audit.methods.method import (
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_MIN_PILOT = 20  # scores of a world, but at most half of them
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # the number of splits that must reject: the median
-_PILOT_IF_GAUSSIAN = 0.05  # of the scores
-_PILOT = 0.125  # of the scores, for `assumption_free`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,9 +204,13 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS
-    perfect = (exact.Counts(1, rest_in, 0, rest_out), exact.Counts(1, rest_out, 0, rest_in))
-    return max(exact.lower_bound(family, [counts], 1, level)[0] for counts in perfect)
+    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
+    bounds = []
+    for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
+        perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
+        bound, _ = exact.lower_bound(family, [perfect], rejecting=1, error=level)
+        bounds.append(bound)
+    return max(bounds)
 
 
 _IN_SAMPLE = Assumption(
@@ -247,15 +248,22 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a part of the scores, but at least 20 and at most half of them."""
-    fraction = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
-    return min(max(round(fraction * scores), _MIN_PILOT), scores // 2)
+    """Returns the size of a pilot: a part of a world's scores, at least 20 and at most half of them.
+
+    The part is a twentieth for Gaussian curves, where the choice of a rank only needs mu, else an eighth.
+    """
+    fraction = 0.05 if family is exact.GAUSSIAN else 0.125
+    return min(max(round(fraction * scores), 20), scores // 2)
 
 
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
-    """Returns the bound on the parameter of a family from 21 splits (module's docstring).
+    """Returns the bound on the parameter of a family from 21 splits of the scores, (n,) in and (m,) out.
+
+    Each split divides each world's scores into a pilot, which chooses a threshold, and the rest, which an
+    exact test counts. 11 of the 21 tests must reject a parameter, each at 11 / 21 of the error (module's
+    docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
@@ -269,6 +277,7 @@ def _test_splits(
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []  # as fields of `Bound`
+    # The ranks of the scores are the seed, so equal scores always give the same splits.
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         drawn = ordered
@@ -280,14 +289,15 @@ def _test_splits(
         n_in = len(rest_in)
         n_out = len(rest_out)
         pilot = (pilot_in, pilot_out)
+        # The threshold is the rank-th lowest of the other scores in, or the rank-th highest of those out.
         is_in, rank = thresholds.choose_on_pilot(pilot, n_in, n_out, family, level)
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
         false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
         # The threshold's world has rank - 1 errors. We test the errors of the other world.
-        test = exact.Counts(rank, n_out, false_negatives, n_in)
+        test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
-            test = exact.Counts(rank, n_in, false_positives, n_out)
+            test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
         tests.append(test)
         counts_of_splits.append(
             {
