@@ -4,8 +4,7 @@ Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is
 variance 1 / d, and sqrt(d) t tends to N(0, 1).
 
 `anderson_darling` tests whether cosines are normal, with fitted mean and variance. Like the one-shot paper,
-it uses the critical values of Stephens (1974) with his factor for the number of values. Libraries use a later
-table: for 15% at 1,000 values it has 0.561 instead of 0.574 (Errata O10).
+it uses the critical values of Stephens (1974). Libraries use a later table (Errata O10).
 
 `simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
 turns them into a lower-triangular k x k matrix (`draw_canaries`), and the squared length of the noise outside

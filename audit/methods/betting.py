@@ -127,13 +127,11 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
     A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
-    in. The pilot chooses the pairs. Their log capital on the other runs should reach `target` for the largest
-    parameter.
+    in. The pilot chooses the pairs to reach a log capital of `target` for the largest parameter.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
-    # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs: all runs of a set
-    # grow as the pilot's runs on average.
+    # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs.
     runs_per_pilot_run_out = len(rates_out) / len(pilot_out)
     runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
@@ -228,9 +226,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, for a run's rates FN of false negatives and FP of false
-    positives. The pilot chooses the bets. Their log capital on the other runs should reach `target` for the
-    largest parameter.
+    A bet is on z = weight * FN + (1 - weight) * FP, with a run's false-negative rate FN and false-positive
+    rate FP. The pilot chooses the bets to reach a log capital of `target` for the largest parameter.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z, (bets, means).
@@ -257,9 +254,8 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    A bet is a stake on z = weight * FN + (1 - weight) * FP, for a run's rates FN of false negatives and FP of
-    false positives. The other bets are larger and smaller stakes on the same z, and bets on a single error
-    rate, with weight 0 or 1.
+    A bet is a stake on z = weight * FN + (1 - weight) * FP, with a run's error rates FN and FP. The others
+    are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
     The pilot's log growth, scaled to the counted runs, gives each bet a critical mean of z that should
     suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean

@@ -54,12 +54,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with limits that all hold at once.
 
-    The worlds are independent, so the confidence of each world's limits is the square root of `confidence`.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary.
-      scores_out: (m,) scores of runs without it.
-      confidence: The confidence of all limits together, at least.
+    Scores are (n,) in and (m,) out. The worlds are independent, so the confidence of each world's limits is
+    the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
     chosen = [np.array([-np.inf])]

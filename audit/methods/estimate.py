@@ -133,8 +133,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
-    Gaussian curve. Scores are (n,) in and (m,) out. Each error rate has two-sided limits with `confidence`,
-    so half of the error is on each side.
+    Gaussian curve. Scores are (n,) in and (m,) out. Each error rate has two-sided limits with `confidence`.
     """
     error = (1 - confidence) / 2
     threshold, mu = thresholds.best_empirical(scores_in, scores_out, error)
@@ -157,14 +156,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The pilot of each split is a twentieth of each world's scores (at least 20, but at most half). The
-    reported threshold and errors are those of the split that gives the median.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
-      scores_out: (m,) scores of runs without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    Scores are (n,) in and (m,) out. The split that gives the median gives the reported threshold and errors.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -181,8 +173,8 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). The pilot is
-    an eighth of each world; otherwise as `if_gaussian`.
+    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Arguments and
+    counts are as in `if_gaussian`.
     """
     family = exact.approximate_dp(delta)
     epsilon, counts = _test_splits(scores_in, scores_out, family, confidence)
@@ -261,9 +253,8 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on the parameter of a family from 21 splits of the scores, (n,) in and (m,) out.
 
-    Each split divides each world's scores into a pilot, which chooses a threshold, and the rest, which an
-    exact test counts. 11 of the 21 tests must reject a parameter, each at 11 / 21 of the error (module's
-    docstring).
+    In each split a pilot of both worlds chooses a threshold, and an exact test counts the other scores. To
+    reject a parameter, 11 tests must reject it at 11 / 21 of the error (module's docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)

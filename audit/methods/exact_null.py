@@ -20,8 +20,7 @@ Student's T.
 the order of the runs is unknown, we only do this for a single run. If no cosine depends on the directions of
 other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
 P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So for any
-eta between 0 and 1, the fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at
-most (1 - eta) + eta = 1.
+eta in (0, 1), the fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most 1.
 """
 
 import dataclasses
@@ -81,10 +80,9 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 
 
 def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
-    """Returns e^epsilon a + delta for log rates log(a) of left-out canaries.
+    """Returns e^epsilon a + delta for the rates a at which left-out canaries exceed thresholds.
 
-    If epsilon is true, the mean fraction of a run's inserted canaries above the same threshold is at most
-    this.
+    It limits the mean fraction of inserted canaries above the same thresholds if epsilon is true.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
@@ -432,9 +430,9 @@ class Capital:
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
     def find_main_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, that has most of the capital against epsilon after all runs.
+        """Returns the cosine of the threshold with most of the capital after all runs, or of the chosen one.
 
-        If half of a single run's canaries chose a threshold, it is the chosen one.
+        Canaries only choose a threshold in a single run.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen:
@@ -454,8 +452,8 @@ class Capital:
             log_capital = self.compute_log(runs, k * _STEP)[:components]
             return special.logsumexp(log_capital) >= target
 
-        # We double and bisect with the capital on thresholds only, because it falls as epsilon grows. The
-        # capital on ramps may grow, so we add it in a search step by step.
+        # Bisection needs capital that falls as epsilon grows, as the capital on thresholds does. The capital
+        # on ramps may grow, so we add it in a search step by step.
         leap = 1
         while is_refuted(start + leap, _NUM_BETS):
             leap *= 2
@@ -490,13 +488,9 @@ def _compute_fractions(cosines: Array, levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the special bet on the first of the runs, and the initial split of the capital.
 
-    Several runs in an unknown order get no bet. In a plain design with at least 40 inserted canaries, most of
-    the bet is on a threshold that half of them choose for the others (module's docstring).
-
-    Args:
-      runs: The cosines of inserted canaries (K,) of each run with any.
-      design: The design that they are from.
-      delta: The delta of epsilon.
+    `runs` are the cosines (K,) of inserted canaries of each run with any. Several runs in an unknown order
+    get no bet. In a plain design with at least 40 inserted canaries, most of the bet is on a threshold that
+    half of them choose for the others (module's docstring).
     """
     cosines = runs[0]
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
@@ -546,8 +540,7 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
       canaries: The number of other canaries.
       dimension: d.
     """
-    # We try 500 thresholds. `units` are their cosines times sqrt(d): every tenth up to 10, then sparser up to
-    # a cosine of 1. `geomspace` needs an end above 10, and cosines from 1 on are dropped.
+    # `units` are cosines times sqrt(d). The end of the grid stays above 10 if sqrt(d) is smaller.
     root = np.sqrt(dimension)
     near = np.arange(100) / 10
     far = np.geomspace(10, max(root, 11), 400)

@@ -280,8 +280,7 @@ def _expand(fit: Fit) -> _Cells:
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # The derivatives of the edges by the cuts and by mu, (2, cells + 1, cells). A cut moves its own edge in
-    # both worlds, and mu moves all edges of the world "in" down.
+    # The derivatives of the edges: a cut moves its own edge, and mu moves all edges of the world "in" down.
     cells = probabilities.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
@@ -324,8 +323,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
 
-    We shorten a step that would close more than 0.7 of a gap between cuts, so cuts stay ascending, or that
-    would move a parameter by more than 1.
+    We shorten steps that close more than 0.7 of a gap between cuts, or move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
@@ -378,8 +376,7 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients, at 0.
 
     The two terms of the log-likelihood ratio are quadratic, and cubic with the opposite sign of mu, which
-    bends the ratio towards 0. Both use the mean score of a cell, measured from the middle between the means
-    of both worlds.
+    bends the ratio towards 0. Both use a cell's mean score, measured from the middle between both means.
     """
     # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)

@@ -7,9 +7,8 @@
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
 `audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
-we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
-runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map
-of all scores.
+we test it. A *pilot* chooses the threshold and the bets. A hash of the set of runs draws it, so a bound does
+not depend on the order of runs or canaries, or on an increasing map of all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
 error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random
@@ -20,8 +19,7 @@ common with probability h_l(i), so
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
 bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1. Each of the L limits gets an L-th of
-the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3; Errata
-L1 in experiments/lidp/README.md).
+the error. The authors' code has an error at order 4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -264,9 +262,8 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
     mu_j is the probability that j random canaries all give an error. Two random sets of j canaries have i in
-    common with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2 (module's docstring).
-    Identical sets (i = j) give the linear term. The others give the constant, with the upper limits of
-    mu_(j + 1), ..., mu_(2 j) in `limits`, which has pairs (lower, upper).
+    common with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j)
+    give the linear term. The others give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -326,9 +323,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
     Three estimates of the error rates (`thresholds.Candidates`) predict a parameter at each score. The usual
-    choice is the best score by the rates of normal distributions. If these predict 0, it is the score with
-    the smallest sum of both counted rates. Another score replaces the usual choice if its raised rates
-    predict a larger parameter than the counted rates of the usual choice.
+    choice is the best score for normal distributions. If these predict 0, it is the score with the smallest
+    sum of counted rates. Another score replaces it if its raised rates predict a larger parameter than the
+    counted rates of the usual choice.
 
     Args:
       pilot: The runs that choose.
@@ -348,8 +345,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
         We add two errors to a rate p. The mean over a world's guesses has the variance scale * p (1 - p) /
         guesses, and the probability that it is off by x is at most about exp(-x^2 / (2 variance)). With n
-        runs, a fraction log(1 / error) / n of all possible runs is not seen with a probability of about
-        `error`.
+        runs, a fraction log(1 / error) / n of all possible runs is unseen with probability `error`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

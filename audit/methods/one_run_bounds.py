@@ -116,9 +116,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # The best number of guesses has the smallest upper limit of the fraction of wrong guesses, because at
-    # delta = 0 the bound depends only on this limit. The pilot predicts the number of wrong guesses. We round
-    # it up to be conservative.
+    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. The pilot
+    # predicts the number of wrong guesses, which we round up to be conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -206,7 +205,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
     We guess that a canary is inserted if its score is above the median. A normal distribution fitted to the
-    pilot predicts the fraction of right guesses if we guess a fraction of the coins, for each of _GUESSED.
+    pilot predicts the fraction of right guesses for each fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
@@ -294,9 +293,9 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
-    Let q_j be the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ... The module's
-    docstring derives the least q_j that mu-GDP allows, given q_(j+1) and S_(j+1). We start at q_v = S_v =
-    error and take j down to 0. If q_0 must then be above 1, q_v is below the error, which refutes mu.
+    Let q_j be the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
+    error, we compute the least q_j that mu-GDP allows down to j = 0 (module's docstring). If q_0 must be
+    above 1, the true q_v is below the error, which refutes mu.
 
     Args:
       canaries: m, the number of coins.

@@ -118,12 +118,8 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
 
     They come from 2,000 simulated fits. Without unobserved canaries the null is not fitted (Errata O2 of
-    experiments/one_shot/README.md).
-
-    Args:
-      method: A key of FITTED.
-      observed, unobserved: The numbers of canaries.
-      delta: The delta of epsilon.
+    experiments/one_shot/README.md). `method` is a key of FITTED, and `observed` and `unobserved` are the
+    numbers of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD

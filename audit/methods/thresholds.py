@@ -48,10 +48,8 @@ def best_empirical(scores_in: Array, scores_out: Array, error: float) -> tuple[f
     upper limits of both error rates gives mu (Errata H12 of experiments/hidden_state/README.md). The largest
     mu is not a confidence bound because the same scores choose the threshold.
 
-    Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it; at least two scores must differ.
-      error: The error probability of each rate's upper limit.
+    Scores are (n,) in and (m,) out, and at least two must differ. `error` is the error probability of each
+    rate's upper limit.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
