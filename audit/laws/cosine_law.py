@@ -6,9 +6,8 @@ variance 1 / d, and sqrt(d) t tends to N(0, 1).
 `anderson_darling` tests whether cosines are normal, with fitted mean and variance. Like the one-shot paper,
 it uses the critical values of Stephens (1974). Libraries use a later table (Errata O10).
 
-`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
-turns them into a lower-triangular k x k matrix (`draw_canaries`), and the squared length of the noise outside
-the span is chi-squared. So the time is O(k^2) for any d.
+`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters, and the squared
+length of the noise outside it is chi-squared. So the time is O(k^2) for k canaries in any dimension.
 """
 
 from typing import NamedTuple

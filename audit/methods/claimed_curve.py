@@ -205,13 +205,8 @@ def find_least_departure(
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
     If the real noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. The result is
-    None if not even a tenth of the claimed noise would be refuted.
-
-    Args:
-      scores: The summary of the observed scores.
-      counted: The observed exceedances. Simulated audits replace only the fractions.
-      power: The claimed curve.
-      confidence: The confidence of the test.
+    None if not even a tenth of the claimed noise would be refuted. Simulated audits only replace the
+    fractions of the observed `counted`.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:

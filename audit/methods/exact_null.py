@@ -115,9 +115,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
       InputError: No canary was inserted.
     """
     capital = Capital(design, delta)
-    target = -np.log(
-        1 - confidence
-    )  # an epsilon is refuted if the log capital against it reaches this
+    target = -np.log(1 - confidence)  # the log capital that refutes an epsilon
     path = np.zeros(0)  # empty if the order is unknown
     if design.in_order:
         path = expand_to_runs(design, capital.find_path(target))
@@ -225,8 +223,8 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of the inserted canaries' scores that simulations need.
 
-    The score of a canary is its cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed
-    run has the score -10, below all thresholds.
+    A score is a cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2), or -10, which is below all
+    thresholds, if a run failed.
     """
     runs = []
     for cosines in _select_present(design):
@@ -533,12 +531,8 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
 
     A normal distribution fitted to the pilot predicts the other cosines. The threshold has the largest
     log(h / a). Here h is the expected fraction of cosines above the threshold minus two standard deviations,
-    and a is the probability that a left-out canary exceeds it.
-
-    Args:
-      pilot: (n,) cosines of the pilot.
-      canaries: The number of other canaries.
-      dimension: d.
+    and a is the probability that a left-out canary exceeds it. `pilot` are cosines (n,), and `canaries` is
+    the number of other canaries.
     """
     # `units` are cosines times sqrt(d). The end of the grid stays above 10 if sqrt(d) is smaller.
     root = np.sqrt(dimension)

@@ -248,8 +248,8 @@ def exchangeable_limits(
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
     """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of exchangeable bits.
 
-    mu_l is the probability that l random bits of a run are all 1. Each run has a bit for each of its
-    `canaries`. `sums` (n,) are the sums of each run's bits.
+    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are the sums of each run's
+    bits, one for each of its `canaries`.
     """
     # A random bit after l others that are 1 is also 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
