@@ -60,7 +60,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     top = np.maximum(left[crossing], right[crossing])
     total = np.abs(left[crossing]) + np.abs(right[crossing])
     heights[crossing] = top * top / total / 2
-    return heights.sum() * spacing
+    return float(heights.sum() * spacing)
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:

@@ -27,11 +27,10 @@ least its value at the corner (a_j, f_t(a_(j + 1))). We use this value, so the g
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.arrays import Array
-from audit.evidence.canaries import Counted, RunErrors
+from audit.evidence.canaries import Counted, Places, RunErrors
 from audit.laws.intervals import find_largest_refuted
 from audit.methods.exact import Family
 
@@ -49,17 +48,20 @@ _COARSE_MEANS = _MEANS[::2]
 _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of the false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
-_NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
+_NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 # Indices in STAKES of the bets on a single error rate, which gain most at the ends of a curve: every third
 # stake above 0.
-_SINGLE = np.arange(1, STAKES.size, 3)
+_SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the bet that the pilot recommends, on each of its neighbours, and on each bet on a single
 # error rate. The last ones have 10% together.
-_ON_BEST = 0.7
-_ON_NEIGHBOUR = 0.2 / _NEIGHBOURS.size
-_ON_SINGLE = 0.1 / (2 * _SINGLE.size)
-CAPITAL = np.repeat([_ON_BEST, _ON_NEIGHBOUR, _ON_SINGLE], [1, _NEIGHBOURS.size, 2 * _SINGLE.size])
+_CAPITAL_ON_BEST = 0.7
+_CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
+_CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_PLACES.size)
+CAPITAL = np.repeat(
+    [_CAPITAL_ON_BEST, _CAPITAL_ON_NEIGHBOUR, _CAPITAL_ON_SINGLE],
+    [1, _NEIGHBOUR_OFFSETS.size, 2 * _SINGLE_PLACES.size],
+)
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
@@ -154,7 +156,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
 
 def _choose_pairs(
     family: Family, growth_out: Array, growth_in: Array, target: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Places, Places]:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
     The others have larger or smaller stakes by a common factor, or bet on a single set of runs.
@@ -171,31 +173,33 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
+        """Returns by how much the least log capital of each pair of stakes (S, S) exceeds the target.
 
-        A cell counts only if no bet on a single set of runs reaches the target there. The first axis has
-        stakes on false positives.
+        It is the least over the cells of the parameter's curve that remain if we drop the cells where a bet
+        on a single set of runs reaches the target. The first axis has stakes on false positives.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        best_single = np.maximum(at_corners_out[_SINGLE].max(0), at_corners_in[_SINGLE].max(0))
-        counts = best_single + np.log(_ON_SINGLE) < target
-        # (S, S, cells that count)
-        sums = at_corners_out[:, None, counts] + at_corners_in[None, :, counts]
+        best_single = np.maximum(
+            at_corners_out[_SINGLE_PLACES].max(0), at_corners_in[_SINGLE_PLACES].max(0)
+        )
+        remaining = best_single + np.log(_CAPITAL_ON_SINGLE) < target
+        # (S, S, remaining cells)
+        sums = at_corners_out[:, None, remaining] + at_corners_in[None, :, remaining]
         least = sums.min(-1, initial=np.inf)
-        return least + np.log(_ON_BEST) - target
+        return least + np.log(_CAPITAL_ON_BEST) - target
 
     # The first pair that suffices. If none does, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
     # has stake 0 on the other.
-    neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, STAKES.size - 1)
-    neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, STAKES.size - 1)
-    no_stake = np.zeros_like(_SINGLE)
-    stakes_out = np.concatenate([[best_out], neighbours_out, _SINGLE, no_stake])
-    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _SINGLE])
+    neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    no_stake = np.zeros_like(_SINGLE_PLACES)
+    stakes_out = np.concatenate([[best_out], neighbours_out, _SINGLE_PLACES, no_stake])
+    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _SINGLE_PLACES])
     return stakes_out, stakes_in
 
 
@@ -212,7 +216,7 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     return find_margins(largest)
 
 
-def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
+def _find_corners(family: Family, parameter: float, levels: Array) -> Places:
     """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
 
     It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels` (cells +
@@ -265,7 +269,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
     """
     stakes = STAKES[1:]  # above 0
-    single_stakes = STAKES[_SINGLE]
+    single_stakes = STAKES[_SINGLE_PLACES]
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
@@ -280,9 +284,11 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         return np.where(sufficient.any(1), first_means, 2.0)
 
     # Bets on a single rate should reject the points of a curve at these rates or above them.
-    critical_rate_out = find_critical_means(0.0, single_stakes, _ON_SINGLE).min()
-    critical_rate_in = find_critical_means(1.0, single_stakes, _ON_SINGLE).min()
-    critical_means = np.array([find_critical_means(each, stakes, _ON_BEST) for each in _WEIGHTS])
+    critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
+    critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
+    critical_means = np.array(
+        [find_critical_means(each, stakes, _CAPITAL_ON_BEST) for each in _WEIGHTS]
+    )
 
     def find_margins(parameter: float) -> Array:
         """Returns the margins (weights, stakes): the smallest mean of z minus each bet's critical mean."""
@@ -296,8 +302,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 
     margins = _find_margins_at_largest(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
-    neighbours = np.clip(best_stake + np.append(0, _NEIGHBOURS), 0, stakes.size - 1)
-    numbers = [neighbours.size, _SINGLE.size, _SINGLE.size]
+    neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
+    numbers = [neighbours.size, _SINGLE_PLACES.size, _SINGLE_PLACES.size]
     weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], numbers)
     return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
 

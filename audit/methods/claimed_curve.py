@@ -229,7 +229,7 @@ def find_least_departure(
             # The rates are the same in all audits, so we compute the power only once.
             test = examine_claim(simulated, lambda rates: allowed, confidence)
             refuted.append(test.refuted)
-        return np.array(refuted).mean()
+        return float(np.mean(refuted))
 
     # The less noise there is, the more often audits refute the claim.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))

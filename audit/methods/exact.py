@@ -131,7 +131,8 @@ def _compute_rates(rank: int, scores: int) -> Array:
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of the errors in the other world, under the trade-off function f of a parameter.
 
-    It is the mean of P(Binomial(trials, f(U)) <= errors), where U is the error rate of the near world.
+    It is the mean of P(Binomial(trials, f(U)) <= errors), where U is the error rate of the near world. We sum
+    over cells of U with the probabilities _MASSES, and use the upper end of each.
     """
     rates = _compute_rates(counts.rank, counts.scores)
     other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)

@@ -29,12 +29,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
 from audit.evidence.arrays import Array, hash_ranks
-from audit.evidence.canaries import Fresh
+from audit.evidence.canaries import Fresh, Places
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
@@ -54,13 +54,13 @@ STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
 # three because a few runs decide most audits.
 BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
-_NUM_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
+_NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
 _MIN_PILOT = 20  # canaries that choose a threshold for at least the same number of others
-_STEP = 2.0**-6  # of epsilon: bounds are multiples of it
+_EPSILON_STEP = 2.0**-6  # of epsilon: bounds are multiples of it
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
 
@@ -122,7 +122,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = float(path[-1])
     else:
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, 0, target)
-        epsilon = max(first_unrefuted - 1, 0) * _STEP
+        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
     holds = has_law(design)
     threshold = capital.find_main_threshold(epsilon)
     return Bound(
@@ -380,9 +380,8 @@ class Capital:
         self._delta = delta
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
-        self._fractions = np.stack(
-            [_compute_fractions(run, self._levels) for run in runs]
-        )  # (R, T)
+        # (R, T)
+        self._fractions = np.stack([_compute_fractions(run, self._levels) for run in runs])
         # Runs with equal fractions have equal factors, which we compute once.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
@@ -408,7 +407,7 @@ class Capital:
         observed = 1 + fractions @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
-        return np.hstack([bets.reshape(len(fractions), _NUM_BETS), ramps])
+        return np.hstack([bets.reshape(len(fractions), _NUM_THRESHOLD_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first `runs` runs.
@@ -435,28 +434,30 @@ class Capital:
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen:
             return chosen.cosine
-        on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_BETS]
+        on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
         by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         return self._levels[by_threshold.argmax()]
 
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
-        """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _STEP.
+        """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
 
         They refute an epsilon if the log capital against it reaches `target`.
         """
 
         def is_refuted(k: int, components: int | None = None) -> bool:
-            """Returns True if the first components (by default all) refute the epsilon k * _STEP."""
-            log_capital = self.compute_log(runs, k * _STEP)[:components]
+            """Returns True if the first components (by default all) refute the epsilon k * _EPSILON_STEP."""
+            log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
             return special.logsumexp(log_capital) >= target
 
         # Bisection needs capital that falls as epsilon grows, as the capital on thresholds does. The capital
         # on ramps may grow, so we add it in a search step by step.
         leap = 1
-        while is_refuted(start + leap, _NUM_BETS):
+        while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
         candidates = range(start, start + leap)
-        k = start + bisect_left(candidates, True, key=lambda k: not is_refuted(k, _NUM_BETS))
+        k = start + bisect_left(
+            candidates, True, key=lambda k: not is_refuted(k, _NUM_THRESHOLD_BETS)
+        )
         while is_refuted(k):
             k += 1
         return k
@@ -464,16 +465,18 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
-        first_unrefuted = 0  # the smallest k such that epsilon = k * _STEP is not refuted yet
+        first_unrefuted = (
+            0  # the smallest k such that epsilon = k * _EPSILON_STEP is not refuted yet
+        )
         components = self.compute_log(1, 0.0)  # the log capital against that epsilon so far
         for run in range(self.num_runs):
             if run:
-                factors = self.log_factors(self._fractions[[run]], first_unrefuted * _STEP)
+                factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
                 components = components + factors[0]
             if special.logsumexp(components) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
-                components = self.compute_log(run + 1, first_unrefuted * _STEP)
-            bounds.append(max(first_unrefuted - 1, 0) * _STEP)
+                components = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
+            bounds.append(max(first_unrefuted - 1, 0) * _EPSILON_STEP)
         return np.array(bounds)
 
 
@@ -516,7 +519,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
 
 
-def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_pilot(values: Array, size: int) -> tuple[Places, Places]:
     """Draws `size` of the values (n,) as a pilot; returns the indices of (the pilot, the others).
 
     The ranks of the values are the seed, so the draw does not depend on their scale.

@@ -180,7 +180,8 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the mu such that N(mu, 1) and N(0, 1) have the area under the ROC curve (AUC) of the pilot.
 
-    Their AUC is Phi(mu / sqrt(2)). We add a tied pair of scores to avoid an AUC of 0 or 1.
+    Their AUC is Phi(mu / sqrt(2)). We add a tied pair of scores to avoid an AUC of 0 or 1. If a world is
+    empty, mu is 0.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
@@ -228,9 +229,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
     # We model scores out as N(0, 1) and scores in as N(mu, 1). Each threshold is mapped to a number z: the
     # same fraction of their mixture is below z as of the pilot's scores below the threshold.
-    mu = 0.0
-    if n_in and n_out:
-        mu = _estimate_separation(pilot_in, pilot_out)
+    mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
     grid = np.linspace(-12.0, 12.0, 4801)  # of z
     mixture = (n_in * special.ndtr(grid - mu) + n_out * special.ndtr(grid)) / total
