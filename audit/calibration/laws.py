@@ -11,8 +11,7 @@ The laws in DIRECTIONS:
     equal      the same, with one cosine for all canaries of a run
     failing    the same as `gaussian`, but half of the runs do not insert canaries
     laplace    mu is epsilon: Laplace noise along the direction
-    bound      mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), the most that
-               (epsilon, delta)-DP allows; at mu = 0 it reveals everything with probability delta
+    bound      mu is epsilon: the largest cosines that (epsilon, delta)-DP allows
 """
 
 from collections.abc import Callable, Iterable
@@ -159,7 +158,10 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
 
 
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu."""
+    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
+
+    P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, where left-out canaries have the rate a(t).
+    """
     uniform = rng.random((setting.runs, setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)

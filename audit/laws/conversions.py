@@ -165,13 +165,8 @@ def require_delta(delta: float) -> None:
 
 
 def require_levels(delta: float, confidence: float) -> None:
-    """Raises InputError unless delta and confidence are strictly between 0 and 1."""
+    """Raises InputError unless delta and 1 - confidence are strictly between 0 and 1 in float64."""
     require_delta(delta)
-    require_confidence(confidence)
-
-
-def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 1 - confidence is strictly between 0 and 1 in float64."""
     suggestion = ""
     if 1 < confidence < 100:  # a percentage
         suggestion = f"; did you mean {confidence / 100:g}?"
