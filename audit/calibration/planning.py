@@ -122,15 +122,9 @@ def runs_until_refuted(
 ) -> RunsUntilRefuted:
     """Returns the number of training runs with fresh directions that refute a claim of mu-GDP.
 
-    40 simulated audits of up to 1,000 runs have ideal scores N(mu / noise, 1), and test the claim after every
-    run.
-
-    Args:
-      mu: The claimed mu.
-      noise: The real noise, as a multiple of the claimed noise.
-      canaries: The number of directions per run.
-      confidence: The confidence of the test.
-      seed: The seed of the simulations.
+    `noise` is the real noise as a multiple of the claimed noise, and `canaries` is the number of directions
+    per run. 40 simulated audits of up to 1,000 runs have ideal scores N(mu / noise, 1), and test the claim
+    after every run.
 
     Raises:
       InputError: The noise is not above 0.

@@ -26,7 +26,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     9). The result has epsilon's shape, and is -inf if delta is 0. For a tiny mu the two terms cancel, and a
     delta below about 1e-14 is inaccurate.
     """
-    eps = np.asarray(epsilon, np.float64)
+    eps = np.asarray(epsilon, float)
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu == 0:  # delta is 1 - e^epsilon below 0, else 0
@@ -128,8 +128,8 @@ def epsilon_from_rates(
     one, fpr = 1 - delta - e^epsilon fnr. Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr)
     and log((1 - delta - fpr) / fnr). It is negative for rates above the curve of epsilon = 0.
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
-    fnr = np.asarray(false_negative_rate, np.float64)
+    fpr = np.asarray(false_positive_rate, float)
+    fnr = np.asarray(false_negative_rate, float)
     above_fnr = np.maximum(1 - delta - fnr, 0)
     above_fpr = np.maximum(1 - delta - fpr, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -153,7 +153,7 @@ def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, del
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
+    fpr = np.asarray(false_positive_rate, float)
     steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr  # exp overflows beyond 700
     flat = np.exp(-epsilon) * (1 - delta - fpr)
     return np.maximum(0.0, np.maximum(steep, flat))

@@ -13,6 +13,7 @@ length of the noise outside it is chi-squared. So the time is O(k^2) for k canar
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -32,15 +33,15 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
       cosine: t in [-1, 1], any shape.
       dimension: d >= 2.
     """
-    t = np.asarray(cosine, np.float64)
+    t = np.asarray(cosine, float)
     fix = "give the number of trained parameters, at least 2"
     require(dimension >= 2, f"`dimension={dimension}`: {fix}")
     size = np.abs(t)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
-    log_far_tail = _limit_far_tail(size, dimension)
-    with np.errstate(divide="ignore"):
-        # Below 1e-280 the incomplete beta function may underflow.
-        log_tail = np.where(tail > 1e-280, np.log(tail), log_far_tail)
+    # Below this the incomplete beta function may underflow.
+    least = 1e-280
+    log_near_tail = np.log(np.maximum(tail, least))
+    log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(size, dimension))
     return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
@@ -49,14 +50,14 @@ def log_density(cosine: ArrayLike, dimension: int) -> Array:
 
     The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
     """
-    t = np.asarray(cosine, np.float64)
+    t = np.asarray(cosine, float)
     log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
     return log_kernel - special.betaln(0.5, (dimension - 1) / 2)
 
 
 def quantile(probability: ArrayLike, dimension: int) -> Array:
     """Returns t with P(T <= t) = probability, for the cosine T of a fixed and a uniform direction in R^d."""
-    p = np.asarray(probability, np.float64)
+    p = np.asarray(probability, float)
     # T^2 has the distribution Beta(1/2, (d - 1) / 2), and half of P(T^2 > t^2) is at each sign of T.
     tail = np.minimum(p, 1 - p)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
@@ -119,7 +120,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for
     n fails for fewer, and they must not all be equal.
     """
-    x = np.sort(np.asarray(values, np.float64))
+    x = np.sort(np.asarray(values, float))
     n = len(x)
     z = (x - x.mean()) / x.std(ddof=1)
     weights = (2 * np.arange(1, n + 1) - 1) / n
@@ -133,7 +134,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
 
 
-def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
+def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of k uniform canaries with their noisy sum, a simulated audit without data.
 
     Source: Andrew et al., ICLR 2024, Algorithm 1.
@@ -148,7 +149,7 @@ def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
-def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
+def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
     In the basis of Gram and Schmidt, row i (from 0) is the direction of a normal vector with i normal
@@ -171,7 +172,7 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
     return rows
 
 
-def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of canaries with a release, which is their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`.

@@ -42,12 +42,8 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and cut those in which the sign changes (Balle and Wang, 2018, define the divergence).
-
-    Args:
-      p, q: (n,) densities at evenly spaced points.
-      spacing: The distance of neighbouring points.
-      epsilon: Of either sign.
+    We sum trapezoids, and cut those in which the sign changes. The densities p and q (n,) are at points with
+    an even `spacing`, and epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
@@ -112,7 +108,7 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     Both have the thresholds' shape. We sum the tails of the densities at the edges of the grid's cells, and
     interpolate their logarithms between the edges.
     """
-    at = np.asarray(thresholds, np.float64)
+    at = np.asarray(thresholds, float)
     # Each point represents the cell around it. At a cell's upper edge, the upper tail of p sums the points
     # above the cell's point, and the lower tail of q sums the points up to it.
     spacing = pair.spacing

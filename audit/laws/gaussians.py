@@ -38,7 +38,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
-    eps = np.asarray(epsilon, np.float64)
+    eps = np.asarray(epsilon, float)
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)

@@ -41,7 +41,7 @@ class TradeOffCurve(NamedTuple):
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
         above a is surely too low, so its lower false-negative limit is the lower limit at a.
         """
-        rates = np.asarray(false_positive_rates, np.float64)
+        rates = np.asarray(false_positive_rates, float)
         # Limits fall as thresholds rise, so they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")

@@ -264,7 +264,7 @@ def _test_splits(
     # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
-    ordered = [np.sort(world).astype(np.float64) for world in worlds]
+    ordered = [np.sort(world).astype(float) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []  # as fields of `Bound`

@@ -90,7 +90,7 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
     """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
-    t = np.asarray(student, np.float64)
+    t = np.asarray(student, float)
     return t / np.sqrt(dimension - 1 + t * t)
 
 

@@ -66,13 +66,9 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test that the trade-off curve is Gaussian.
+    """Returns the p-value of a test that the trade-off curve of scores, (n,) in and (m,) out, is Gaussian.
 
     It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
-
-    Args:
-      scores_in: (n,) scores of inserted canaries.
-      scores_out: (m,) scores of left-out canaries.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -123,7 +119,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     worlds = []
     for size, of_cells in zip(sizes, normalized, strict=True):
         worlds.append(rng.multinomial(int(size), of_cells, _TABLES))
-    tables = np.stack(worlds, 1).astype(np.float64)
+    tables = np.stack(worlds, 1).astype(float)
     return _compute_statistics(tables, fit_tables(tables, start))
 
 
