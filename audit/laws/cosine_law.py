@@ -92,7 +92,7 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
     Take a vector orthogonal to the other K - 1 directions. The square of its cosine with a direction is at
     most the squared length of the direction's part outside the span of the others. This length has the
     distribution Beta((d - K + 1) / 2, (K - 1) / 2), and all K cosines may reach it at once. So the bound is K
-    times a quantile of it. `limit_squares` describes the arguments; K is from 2 to d.
+    times its quantile at the level error / K. `limit_squares` describes the arguments; K is from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2

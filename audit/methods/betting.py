@@ -273,9 +273,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
+        """Returns the smallest mean of z, (stakes,), at which each stake should reach the target.
 
-        It is one of _COARSE_MEANS, or 2 if none suffices. `capital` is the capital at the start.
+        A bet starts with `capital`. The mean is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth

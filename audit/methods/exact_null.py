@@ -191,7 +191,7 @@ def has_law(design: Fresh) -> bool:
     is_out = design.is_out()
     if not is_out.any():
         return True
-    if design.draws:
+    if design.draws:  # the scores are ranks among fresh draws
         return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
@@ -427,9 +427,9 @@ class Capital:
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
     def find_main_threshold(self, epsilon: float) -> float:
-        """Returns the cosine of the threshold with most of the capital after all runs, or of the chosen one.
+        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
 
-        Canaries only choose a threshold in a single run.
+        If half of a single run's canaries chose a threshold, it is the chosen one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen:
