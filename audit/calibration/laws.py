@@ -151,9 +151,7 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    tail = scipy.stats.laplace.sf(
-        along
-    )  # the probability a(cosine) that a left-out canary is above
+    tail = scipy.stats.laplace.sf(along)  # the rate at which left-out canaries exceed the cosine
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
@@ -163,7 +161,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, where left-out canaries have the rate a(t).
     """
     uniform = rng.random((setting.runs, setting.canaries))
-    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
+    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 

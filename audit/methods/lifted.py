@@ -131,12 +131,12 @@ def count(design: Design, family: Family, error: float) -> Counted:
 
 
 def lifted(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
+    """Returns (the bound on epsilon at delta by betting, None), for any trade-off curve and number of runs."""
     return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
 
 
 def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
+    """Returns (epsilon of the lower bound on mu, that bound) by betting, for any number of runs.
 
     The epsilon is a lower bound only if the trade-off curve of the average error rates is Gaussian.
     """
@@ -147,10 +147,10 @@ def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, counted: Counted, delta: float, error: float
 ) -> Proven:
-    """Returns the epsilon of the trade-off curve through both rates' upper limits (Pillutla et al., 2023).
+    """Returns (epsilon of the trade-off curve through both rates' upper limits, None instead of a mu).
 
-    It is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up to
-    `order`, a power of two. `compute_limits` is `wilson` or `bernstein`.
+    Epsilon is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up
+    to `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
     _, missed = exchangeable_limits(

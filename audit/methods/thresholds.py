@@ -236,6 +236,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     z = np.interp(np.cumsum(counts) / (total + 1), mixture, grid)
     normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
 
+    # We add _PRIOR scores of the normal distributions to each world's counts.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
     counted = (errors + _PRIOR * normal) / sizes
