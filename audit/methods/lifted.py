@@ -131,7 +131,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
 
 
 def lifted(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns (the bound on epsilon at delta by betting, None), for any trade-off curve and number of runs."""
+    """Returns (the bound on epsilon at delta by betting, None) for any trade-off curve."""
     return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
 
 
