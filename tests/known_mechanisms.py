@@ -176,7 +176,9 @@ ONE_RUN = {
     "cosines": Law("cosines", _draw_cosines, laws.gaussian_truth, _audit_cosines),
 }
 DIRECTIONS = laws.DIRECTIONS | {
-    "bound equal": laws.make_direction_law(
-        "bound equal", laws.draw_on_bound, _TIED | _CURVED, laws.mu_is_epsilon, are_equal=True
+    "bound equal": laws.DIRECTIONS["bound"]._replace(
+        name="bound equal",
+        draw=partial(laws.draw_equal, laws.draw_on_bound),
+        breaks=_TIED | _CURVED,
     )
 }

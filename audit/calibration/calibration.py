@@ -11,8 +11,6 @@ import numpy as np
 from audit.laws import conversions
 from audit.runtime.processes import in_order
 
-_ROUNDING = 1e-6  # a smaller excess over the truth is rounding
-
 # Assumptions that methods need and laws may break.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
@@ -170,26 +168,31 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...]) -> Calibration:
-    """Returns the summary of one method's values, one for each audit."""
+    """Returns the summary of one method's values in the audits of a setting.
+
+    An audit exceeds the truth by mu if both the truth and the method have a mu, otherwise by epsilon.
+    """
     truth = setting.law.truth(setting)
     true_epsilon = truth.epsilon
     epsilons = np.array([value.epsilon for value in values])
-    exceeds = epsilons > true_epsilon + _ROUNDING
+    rounding = 1e-6
+    exceeds = epsilons > true_epsilon + rounding
     # A method gives mu in all audits or in none.
     if truth.mu is not None and values[0].mu is not None:
         mus = np.array([value.mu for value in values])
-        exceeds = mus > truth.mu + _ROUNDING
+        exceeds = mus > truth.mu + rounding
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
     beyond = 0.0
     if exceeds.any():
         beyond = float((epsilons[exceeds] - true_epsilon).mean())
+    low_epsilon, high_epsilon = np.quantile(epsilons, [0.05, 0.95]).tolist()
     return Calibration(
-        values[0].method,
-        setting,
+        method=values[0].method,
+        setting=setting,
         exceeding=float(exceeds.mean()),
         mean_epsilon=float(epsilons.mean()),
-        low_epsilon=float(np.quantile(epsilons, 0.05)),
-        high_epsilon=float(np.quantile(epsilons, 0.95)),
+        low_epsilon=low_epsilon,
+        high_epsilon=high_epsilon,
         true_epsilon=true_epsilon,
         beyond=beyond,
         seconds=float(np.median([value.seconds for value in values])),

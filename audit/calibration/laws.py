@@ -11,8 +11,7 @@ The laws in DIRECTIONS:
     equal      the same, with one cosine for all canaries of a run
     failing    the same as `gaussian`, but half of the runs do not insert canaries
     laplace    mu is epsilon: Laplace noise along the direction
-    bound      mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), the most that
-               (epsilon, delta)-DP allows; at mu = 0 it reveals everything with probability delta
+    bound      mu is epsilon: the largest cosines that (epsilon, delta)-DP allows
 """
 
 from collections.abc import Callable, Iterable
@@ -32,12 +31,13 @@ from audit.calibration.calibration import (
 )
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
-from audit.laws import conversions, cosine_law, known_laws
+from audit.laws import conversions, cosine_law
+from audit.laws.known_laws import ScoreFamily
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import Finding
 
 Generator = np.random.Generator
-DrawCosines = Callable[[Generator, KnownMechanism], Array]
+Draw = Callable[[Generator, KnownMechanism], Fresh]
 _TIED = frozenset([INDEPENDENT])
 _CURVED = frozenset([GAUSSIAN_CURVE])
 
@@ -57,7 +57,7 @@ def mu_is_epsilon(setting: KnownMechanism) -> Truth:
     return Truth(setting.mu)
 
 
-def score_truth(family: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
+def score_truth(family: ScoreFamily, setting: KnownMechanism) -> Truth:
     """Returns the true epsilon, at delta, of independent scores of a family with the parameter mu."""
     return Truth(family.epsilon(setting.mu, setting.delta))
 
@@ -65,13 +65,14 @@ def score_truth(family: known_laws.ScoreFamily, setting: KnownMechanism) -> Trut
 # One canary per run.
 
 
-def draw_scores(family: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws the scores of an audit with one canary per run, half of the runs in each world."""
-    scores_in = family.sample(rng, setting.mu, True, setting.runs // 2)
-    return make_sets(scores_in, family.sample(rng, setting.mu, False, setting.runs // 2))
+def _draw_scores(rng: Generator, setting: KnownMechanism) -> Sets:
+    """Draws the scores N(mu, 1) of half of the runs, with the canary, and N(0, 1) of the others."""
+    runs = setting.runs // 2
+    scores_in = setting.mu + rng.standard_normal(runs)
+    return make_sets(scores_in, rng.standard_normal(runs))
 
 
-def audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
+def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     """Returns the values of all methods for one canary per run."""
     scores_in, scores_out = design.pooled()
     return make_values(estimate.findings(scores_in, scores_out, setting.delta, setting.confidence))
@@ -90,7 +91,7 @@ def toss(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
 
-def _draw_coins(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Coins:
+def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
     """Draws independent scores (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
     If `can_fail`, half of the runs do not insert the canaries that their coins chose.
@@ -106,20 +107,25 @@ def _draw_coins(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Coin
 # Directions, all inserted.
 
 
-def audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
+def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     """Returns the values of methods for fresh directions.
 
     The method that bounds mu is left out for laws without a mu.
     """
-    bounds = []
+    values = []
     for method in exact_null.METHODS.values():
         if setting.law.truth is gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
-            bounds.append(method.compute(design, setting.delta, setting.confidence))
-    # We compare the epsilon of a mu.
-    return [Value(bound.method, bound.epsilon) for bound in bounds]
+            bound = method.compute(design, setting.delta, setting.confidence)
+            values.append(Value(bound.method, bound.epsilon))  # we compare the epsilon of a mu
+    return values
 
 
-def _draw_gaussian(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Array:
+def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
+    """Returns cosines (R, K) as the evidence of runs with all of their K canaries."""
+    return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
+
+
+def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:
     """Draws leave-one-out cosines (R, K) of directions with the release of a Gaussian mechanism of mu.
 
     The part of direction v_j orthogonal to the K - 1 others has a squared length with the law Beta((d - K +
@@ -128,7 +134,9 @@ def _draw_gaussian(can_fail: bool, rng: Generator, setting: KnownMechanism) -> A
     do not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
-    free = setting.dimension - setting.canaries
+    free = (
+        setting.dimension - setting.canaries
+    )  # of the dimensions orthogonal to v_j and the others
     signal = np.full((setting.runs, 1), setting.mu)
     if can_fail:
         signal *= rng.random(signal.shape) < 0.5
@@ -137,64 +145,42 @@ def _draw_gaussian(can_fail: bool, rng: Generator, setting: KnownMechanism) -> A
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
     along = signal * np.sqrt(outside) + rng.standard_normal(shape)
     length = np.sqrt(along**2 + rng.chisquare(free, shape))
-    return np.asarray(np.sqrt(outside) * along / length)
+    return _insert_all(np.sqrt(outside) * along / length, setting)
 
 
-def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
+def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
+    tail = scipy.stats.laplace.sf(along)  # the rate at which left-out canaries exceed the cosine
+    return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
-def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu."""
+def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
+    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
+
+    P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, where left-out canaries have the rate a(t).
+    """
     uniform = rng.random((setting.runs, setting.canaries))
-    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
-    return -cosine_law.quantile(tail, setting.dimension)
+    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
+    return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
-def _draw_directions(
-    draw_cosines: DrawCosines, are_equal: bool, rng: Generator, setting: KnownMechanism
-) -> Fresh:
-    """Draws cosines (R, K) of inserted directions; if equal, all cosines of a run are its first."""
-    cosines = draw_cosines(rng, setting)
-    if are_equal:
-        cosines = np.repeat(cosines[:, :1], setting.canaries, 1)
-    return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
+def draw_equal(draw: Draw, rng: Generator, setting: KnownMechanism) -> Fresh:
+    """Draws cosines (R, K), and replaces all cosines of a run by its first."""
+    design = draw(rng, setting)
+    return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 
 
-def make_direction_law(
-    name: str,
-    draw_cosines: DrawCosines,
-    breaks: frozenset[str] = frozenset(),
-    truth: Callable[[KnownMechanism], Truth] = gaussian_truth,
-    are_equal: bool = False,
-) -> Law:
-    """Returns a law of inserted directions; see `Law` and `_draw_directions`."""
-    draw = partial(_draw_directions, draw_cosines, are_equal)
-    return Law(name, draw, truth, audit_directions, breaks)
-
-
-def _make_direction_laws() -> dict[str, Law]:
-    """Returns the laws of directions by name (module's docstring)."""
-    steady = partial(_draw_gaussian, False)
-    failing = partial(_draw_gaussian, True)
-    laws = (
-        make_direction_law("gaussian", steady),
-        make_direction_law("equal", steady, _TIED, are_equal=True),
-        make_direction_law("failing", failing, _TIED | _CURVED),
-        make_direction_law("laplace", _draw_laplace, _CURVED, mu_is_epsilon),
-        make_direction_law("bound", draw_on_bound, _CURVED, mu_is_epsilon),
-    )
-    return {law.name: law for law in laws}
-
-
-GAUSSIAN = Law(
-    "gaussian",
-    partial(draw_scores, known_laws.GAUSSIAN),
-    partial(score_truth, known_laws.GAUSSIAN),
-    audit_scores,
+GAUSSIAN = Law("gaussian", _draw_scores, gaussian_truth, _audit_scores)
+INDEPENDENT_COINS = Law("independent", _draw_coins, gaussian_truth, audit_several)
+FAILING_COINS = Law("failing", partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_TIED)
+_draw_failing = partial(_draw_gaussian, can_fail=True)
+_draw_equal_gaussian = partial(draw_equal, _draw_gaussian)
+_DIRECTIONS = (
+    Law("gaussian", _draw_gaussian, gaussian_truth, _audit_directions),
+    Law("equal", _draw_equal_gaussian, gaussian_truth, _audit_directions, _TIED),
+    Law("failing", _draw_failing, gaussian_truth, _audit_directions, _TIED | _CURVED),
+    Law("laplace", _draw_laplace, mu_is_epsilon, _audit_directions, _CURVED),
+    Law("bound", draw_on_bound, mu_is_epsilon, _audit_directions, _CURVED),
 )
-INDEPENDENT_COINS = Law("independent", partial(_draw_coins, False), gaussian_truth, audit_several)
-FAILING_COINS = Law("failing", partial(_draw_coins, True), gaussian_truth, breaks=_TIED)
-DIRECTIONS = _make_direction_laws()
+DIRECTIONS = {law.name: law for law in _DIRECTIONS}

@@ -21,9 +21,6 @@ from audit.methods.claimed_curve import (
 
 MIN_RUNS = 40
 MAX_RUNS = 1_000_000
-# Simulated audits of a claim with different real noise, and the runs of each.
-_BUG_AUDITS = 40
-_BUG_RUNS = 1000
 
 
 def planned_method(canaries: int) -> str:
@@ -34,7 +31,10 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean of the bound on epsilon that assumes a Gaussian curve, over simulated audits."""
+    """Returns the mean of the bound on epsilon that assumes a Gaussian curve, over simulated audits.
+
+    `planned_method` names the bound.
+    """
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
@@ -64,7 +64,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
-    # The simulated runs at each size, which limit the time.
+    # To limit the time, all audits of a number of runs have about this number of runs together.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -72,6 +72,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         max_audits = 12
 
     def compute_tightness(runs: int) -> float:
+        """Returns the mean bound after this number of runs, as a fraction of the truth."""
         audits = int(np.clip(all_runs // runs, max_audits // 5, max_audits))
         return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
 
@@ -90,7 +91,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
     """
     too_few = MIN_RUNS
     enough = MAX_RUNS
-    while enough > 1.05 * too_few:
+    while enough > 1.05 * too_few:  # two digits need no more precision
         runs = round(math.sqrt(too_few * enough))
         if compute_tightness(runs) >= target:
             enough = runs
@@ -98,7 +99,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
             too_few = runs
     if enough == MAX_RUNS:
         return None
-    unit: int = 10 ** max(len(str(enough)) - 2, 0)  # rounded up to two digits
+    unit = 10 ** max(len(str(enough)) - 2, 0)  # the value of the second digit
     return math.ceil(enough / unit) * unit
 
 
@@ -121,14 +122,9 @@ def runs_until_refuted(
 ) -> RunsUntilRefuted:
     """Returns the number of training runs with fresh directions that refute a claim of mu-GDP.
 
-    Simulated audits have ideal scores N(mu / noise, 1), and test the claim after every run.
-
-    Args:
-      mu: The claimed mu.
-      noise: The real noise, as a multiple of the claimed noise.
-      canaries: The number of directions per run.
-      confidence: The confidence of the test.
-      seed: The seed of the simulations.
+    `noise` is the real noise as a multiple of the claimed noise, and `canaries` is the number of directions
+    per run. 40 simulated audits of up to 1,000 runs have ideal scores N(mu / noise, 1), and test the claim
+    after every run.
 
     Raises:
       InputError: The noise is not above 0.
@@ -136,13 +132,14 @@ def runs_until_refuted(
     require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)
     log_rates = special.log_ndtr(-THRESHOLDS)  # of scores N(0, 1) without insertion
-    means = np.full((_BUG_RUNS, 1), mu / noise)
+    means = np.full((1000, 1), mu / noise)
     power = gaussian_power(mu)
     needed = []
-    for _ in range(_BUG_AUDITS):
+    for _ in range(40):
         fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
         test = examine_claim(Exceedances(fractions, log_rates, in_order=True), power, confidence)
-        needed.append(float(test.runs) if test.refuted else math.inf)
+        needed.append(test.runs if test.refuted else math.inf)
+    # One of the numbers, so it stays whole or infinite.
     median, most = np.quantile(needed, [0.5, 0.9], method="higher")
     return RunsUntilRefuted(noise, _count_finite(median), _count_finite(most))
 

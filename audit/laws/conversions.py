@@ -18,17 +18,15 @@ from scipy import special
 from audit.errors import require
 from audit.laws.intervals import Array, find_bracket
 
-_MAX_ITERATIONS = 2000  # enough for a root of 1e-300
-
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism, its privacy profile, for epsilon of either sign.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). The result has epsilon's shape, and is -inf if delta is 0. The two terms cancel for a tiny mu: delta
-    loses its accuracy below about 1e-14.
+    9). The result has epsilon's shape, and is -inf if delta is 0. For a tiny mu the two terms cancel, and a
+    delta below about 1e-14 is inaccurate.
     """
-    eps = np.asarray(epsilon, np.float64)
+    eps = np.asarray(epsilon, float)
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu == 0:  # delta is 1 - e^epsilon below 0, else 0
@@ -73,6 +71,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
+        """Returns by how much log delta(epsilon) exceeds log delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
@@ -81,14 +80,13 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     # Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2 for x = sqrt(2 log(1 / delta)).
     x = np.sqrt(-2 * np.log(delta))
     high = mu * mu / 2 + mu * x + 1
-    return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
+    return scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14)
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
 
-    It is the inverse of `epsilon_from_mu`. The search starts at mu = delta / 1000, which is surely too small
-    because delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu.
+    It is the inverse of `epsilon_from_mu`.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -99,18 +97,17 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # The root search cannot use the log -inf.
+        """Returns by how much log delta of a mu-GDP mechanism exceeds log delta; at least -1e6."""
         log_delta = log_delta_from_mu(mu, epsilon)
-        return max(float(log_delta - np.log(delta)), -1e6)
+        return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
     first = np.sqrt(2 * epsilon) + 1
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first)
-    # Only relative precision counts because mu may be tiny.
-    root = scipy.optimize.brentq(
-        compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MAX_ITERATIONS
-    )
-    return float(root)
+    # delta / 1000 is surely too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
+    low = delta * 1e-3
+    # Only relative precision matters because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
+    return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
@@ -119,8 +116,7 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
     Source: hidden-state paper, Equation 8. mu is negative if the sum of both rates is above 1. It is +inf if
     a rate is 0, and -inf if a rate is 1.
     """
-    mu: Array = -special.ndtri(false_positive_rate) - special.ndtri(false_negative_rate)
-    return mu
+    return -special.ndtri(false_positive_rate) - special.ndtri(false_negative_rate)
 
 
 def epsilon_from_rates(
@@ -132,16 +128,15 @@ def epsilon_from_rates(
     one, fpr = 1 - delta - e^epsilon fnr. Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr)
     and log((1 - delta - fpr) / fnr). It is negative for rates above the curve of epsilon = 0.
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
-    fnr = np.asarray(false_negative_rate, np.float64)
+    fpr = np.asarray(false_positive_rate, float)
+    fnr = np.asarray(false_negative_rate, float)
     above_fnr = np.maximum(1 - delta - fnr, 0)
     above_fpr = np.maximum(1 - delta - fpr, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         steep = np.log(above_fnr) - np.log(fpr)
         flat = np.log(above_fpr) - np.log(fnr)
     # If a numerator and a rate are both 0, the part is NaN, which `fmax` ignores.
-    epsilon = np.fmax(steep, flat)
-    return np.asarray(np.fmax(epsilon, -np.inf))
+    return np.fmax(np.fmax(steep, flat), -np.inf)
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
@@ -149,8 +144,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
     G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
     """
-    fnr: Array = special.ndtr(-special.ndtri(false_positive_rate) - mu)
-    return fnr
+    return special.ndtr(-special.ndtri(false_positive_rate) - mu)
 
 
 def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, delta: float) -> Array:
@@ -159,11 +153,10 @@ def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, del
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
+    fpr = np.asarray(false_positive_rate, float)
     steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr  # exp overflows beyond 700
     flat = np.exp(-epsilon) * (1 - delta - fpr)
-    fnr: Array = np.maximum(0.0, np.maximum(steep, flat))
-    return fnr
+    return np.maximum(0.0, np.maximum(steep, flat))
 
 
 def require_delta(delta: float) -> None:
@@ -172,25 +165,19 @@ def require_delta(delta: float) -> None:
 
 
 def require_levels(delta: float, confidence: float) -> None:
-    """Raises InputError unless delta and confidence are strictly between 0 and 1."""
+    """Raises InputError unless delta and 1 - confidence are strictly between 0 and 1 in float64."""
     require_delta(delta)
-    require_confidence(confidence)
-
-
-def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 1 - confidence is strictly between 0 and 1 in float64."""
     suggestion = ""
-    if 1 < confidence < 100:
+    if 1 < confidence < 100:  # a percentage
         suggestion = f"; did you mean {confidence / 100:g}?"
-    require(
-        0 < 1 - confidence < 1,
-        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
-    )
+    message = f"`confidence` must be between 0 and 1, got {confidence}{suggestion}"
+    require(0 < 1 - confidence < 1, message)
 
 
 def mass_between(edges: Array) -> Array:
     """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    is_above = edges[..., :-1] > 0
-    return np.asarray(np.where(is_above, from_above, from_below))
+    # A difference is precise if both probabilities are small.
+    is_above_0 = edges[..., :-1] > 0
+    return np.where(is_above_0, from_above, from_below)

@@ -4,17 +4,16 @@ Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is
 variance 1 / d, and sqrt(d) t tends to N(0, 1).
 
 `anderson_darling` tests whether cosines are normal, with fitted mean and variance. Like the one-shot paper,
-it uses the critical values of Stephens (1974) with his factor for the number of values. Libraries use a later
-table: for 15% at 1,000 values it has 0.561 instead of 0.574 (Errata O10).
+it uses the critical values of Stephens (1974). Libraries use a later table (Errata O10).
 
-`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
-turns them into a lower-triangular k x k matrix (`draw_canaries`), and the squared length of the noise outside
-the span is chi-squared. So the time is O(k^2) for any d.
+`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters, and the squared
+length of the noise outside it is chi-squared. So the time is O(k^2) for k canaries in any dimension.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -22,8 +21,6 @@ from audit.errors import require
 from audit.laws.intervals import Array
 
 LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
-_STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its asymptotic critical values
-_MIN = 1e-280  # below it the incomplete beta function may underflow
 
 
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
@@ -36,14 +33,15 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
       cosine: t in [-1, 1], any shape.
       dimension: d >= 2.
     """
-    t = np.asarray(cosine, np.float64)
+    t = np.asarray(cosine, float)
     fix = "give the number of trained parameters, at least 2"
     require(dimension >= 2, f"`dimension={dimension}`: {fix}")
     size = np.abs(t)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
-    log_far_tail = _limit_far_tail(size, dimension)
-    with np.errstate(divide="ignore"):
-        log_tail = np.where(tail > _MIN, np.log(tail), log_far_tail)
+    # Below this the incomplete beta function may underflow.
+    least = 1e-280
+    log_near_tail = np.log(np.maximum(tail, least))
+    log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(size, dimension))
     return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
@@ -52,31 +50,29 @@ def log_density(cosine: ArrayLike, dimension: int) -> Array:
 
     The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
     """
-    t = np.asarray(cosine, np.float64)
+    t = np.asarray(cosine, float)
     log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
-    log_densities: Array = log_kernel - special.betaln(0.5, (dimension - 1) / 2)
-    return log_densities
+    return log_kernel - special.betaln(0.5, (dimension - 1) / 2)
 
 
 def quantile(probability: ArrayLike, dimension: int) -> Array:
     """Returns t with P(T <= t) = probability, for the cosine T of a fixed and a uniform direction in R^d."""
-    p = np.asarray(probability, np.float64)
-    # T^2 is Beta(1/2, (d - 1) / 2); each sign of T has half of its probability beyond t^2.
+    p = np.asarray(probability, float)
+    # T^2 has the distribution Beta(1/2, (d - 1) / 2), and half of P(T^2 > t^2) is at each sign of T.
     tail = np.minimum(p, 1 - p)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
-    cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
-    return cosines
+    return np.copysign(np.sqrt(squares), p - 0.5)
 
 
 def limit_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared cosines of K uniform directions with any one vector.
 
-    The vector may depend on the directions. The largest sum is s^2, with s the largest singular value of the
-    K x d matrix V of directions. Multiply each row of V by the length of a normal vector in R^d, drawn
-    independently of V. This gives a normal matrix G. Its largest singular value is at most sqrt(K) + sqrt(d)
-    + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given V, that of G is a
-    convex function of the lengths, so on average it is at least s times their mean m, and by Jensen's
-    inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
+    directions; the largest sum is s^2. Multiply each row of V by the length of a normal vector in R^d, drawn
+    independently of V. This gives a matrix G of normal numbers. Its largest singular value is at most sqrt(K)
+    + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given V, this
+    value is a convex function of the lengths. So on average it is at least s times the mean m of a length,
+    and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 
@@ -93,10 +89,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    The square of a direction's cosine with a vector orthogonal to the other K - 1 directions is at most the
-    squared length of the direction's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2).
-    All K cosines may reach this at once. The bound is K times a quantile of this distribution. The arguments
-    are those of `limit_squares`, with K from 2 to d.
+    Take a vector orthogonal to the other K - 1 directions. The square of its cosine with a direction is at
+    most the squared length of the direction's part outside the span of the others. This length has the
+    distribution Beta((d - K + 1) / 2, (K - 1) / 2), and all K cosines may reach it at once. So the bound is K
+    times its quantile at the level error / K. `limit_squares` describes the arguments; K is from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -124,20 +120,21 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for
     n fails for fewer, and they must not all be equal.
     """
-    x = np.sort(np.asarray(values, np.float64))
+    x = np.sort(np.asarray(values, float))
     n = len(x)
     z = (x - x.mean()) / x.std(ddof=1)
     weights = (2 * np.arange(1, n + 1) - 1) / n
     log_below = special.log_ndtr(z)
     log_above = special.log_ndtr(-z[::-1])
     statistic = float(-n - weights @ (log_below + log_above))
-    critical = _STEPHENS / (1 + 4 / n - 25 / n**2)
+    asymptotic = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # critical values at LEVELS
+    critical = asymptotic / (1 + 4 / n - 25 / n**2)
     rejecting = np.flatnonzero(statistic > critical)
     rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
     return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
 
 
-def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
+def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of k uniform canaries with their noisy sum, a simulated audit without data.
 
     Source: Andrew et al., ICLR 2024, Algorithm 1.
@@ -152,7 +149,7 @@ def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
-def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
+def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
     In the basis of Gram and Schmidt, row i (from 0) is the direction of a normal vector with i normal
@@ -168,14 +165,14 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
     )
     rows = np.zeros((canaries, canaries))
     for i in range(canaries):
-        row = rows[i, : i + 1]
+        row = rows[i, : i + 1]  # a view; later coordinates stay 0
         row[:i] = rng.standard_normal(i)
         row[i] = np.sqrt(rng.chisquare(dimension - i))
         row /= np.linalg.norm(row)
     return rows
 
 
-def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of canaries with a release, which is their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`.
@@ -185,18 +182,18 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
     release = canaries.sum(0) + sigma * rng.standard_normal(size)
     square_outside = sigma**2 * rng.chisquare(dimension - size)
     length = np.sqrt(release @ release + square_outside)
-    return np.asarray(canaries @ release / length)
+    return canaries @ release / length
 
 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
     """Returns an upper bound on log P(T > t) for t in [0, 1], any shape; precise for a tiny probability.
 
-    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. Its integral
-    over u > t is at most that of the density times u / t, which is
+    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t it
+    is at most u / t times itself. The integral of this product over u > t is
 
-        (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
+        (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)),
 
-    The ratio of both is at most 1 + 1 / (d t^2), about 1.001 for probabilities below 1e-280.
+    and exceeds P(T > t) by a factor of at most 1 + 1 / (d t^2), about 1.001 for probabilities below 1e-280.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):
@@ -205,4 +202,4 @@ def _limit_far_tail(t: Array, dimension: int) -> Array:
         near_1 = np.log((1 - t) * (1 + t))
         log_kernel = np.where(t < 0.5, near_0, near_1)
         log_constant = np.log(2 * half * t) + special.betaln(0.5, half)
-        return np.asarray(half * log_kernel - log_constant)
+        return half * log_kernel - log_constant

@@ -15,7 +15,6 @@ from audit.laws import conversions
 from audit.laws.intervals import Array
 
 _MAX_EPSILON = 512.0
-_ALLOWED_GRID_ERROR = 1e-3  # of delta; a smaller error does not change the shown digits of epsilon
 _MIN_LOG_ARGUMENT = 1e-300  # avoids the logarithm of 0
 
 
@@ -37,19 +36,14 @@ class DensityPair(NamedTuple):
     @property
     def spacing(self) -> float:
         """Returns the distance of neighbouring points."""
-        length = float(self.points[-1] - self.points[0])
-        return length / (len(self.points) - 1)
+        return (self.points[-1] - self.points[0]) / (len(self.points) - 1)
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and cut those in which the sign changes (Balle and Wang, 2018).
-
-    Args:
-      p, q: (n,) densities at evenly spaced points.
-      spacing: The distance of neighbouring points.
-      epsilon: Of either sign.
+    We sum trapezoids, and cut those in which the sign changes. The densities p and q (n,) are at points with
+    an even `spacing`, and epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
@@ -83,22 +77,22 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
     """
     conversions.require_delta(delta)
+    # An error of a thousandth of delta does not change the shown digits of epsilon.
     require(
-        pair.error <= _ALLOWED_GRID_ERROR * delta,
+        pair.error <= 1e-3 * delta,
         f"the grid is accurate only to {pair.error:.1g}, got `delta={delta:g}`: use a larger delta",
     )
 
     def compute_excess(epsilon: float) -> float:
-        # The root search cannot use the log -inf.
+        """Returns by how much log `delta_at` exceeds log delta."""
         reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
-        return float(np.log(reached) - np.log(delta))
+        return np.log(reached) - np.log(delta)
 
     if compute_excess(0.0) <= 0:
         return 0.0
     message = f"epsilon at delta {delta:g} exceeds {_MAX_EPSILON:g}, the largest that is computed"
     require(compute_excess(_MAX_EPSILON) <= 0, message)
-    root = scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
-    return float(root)
+    return scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
 
 
 class ErrorRates(NamedTuple):
@@ -114,9 +108,9 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     Both have the thresholds' shape. We sum the tails of the densities at the edges of the grid's cells, and
     interpolate their logarithms between the edges.
     """
-    at = np.asarray(thresholds, np.float64)
-    # Each point represents the cell around it. At the cell's upper edge p's upper tail consists of the points
-    # above this point, and q's lower tail of the points up to it.
+    at = np.asarray(thresholds, float)
+    # Each point represents the cell around it. At a cell's upper edge, the upper tail of p sums the points
+    # above the cell's point, and the lower tail of q sums the points up to it.
     spacing = pair.spacing
     edges = pair.points + spacing / 2
     from_point = np.cumsum(pair.p[::-1])[::-1] * spacing

@@ -22,8 +22,6 @@ from scipy import special
 from audit.laws import conversions
 from audit.laws.intervals import Array, bisect, find_bracket
 
-_HALVINGS = 64  # of an interval of float64, to its last digit
-
 
 class Gaussian(NamedTuple):
     """The normal distribution N(mean, deviation^2); both may be arrays, which broadcast."""
@@ -40,7 +38,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
-    eps = np.asarray(epsilon, np.float64)
+    eps = np.asarray(epsilon, float)
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
@@ -61,10 +59,10 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
         """Returns True for epsilons at which delta is too large."""
-        return np.asarray(log_delta(first, second, epsilons) > target)
+        return log_delta(first, second, epsilons) > target
 
-    bracket = find_bracket(is_too_low, np.ones_like(log_delta_at_0))
-    _, high = bisect(is_too_low, *bracket, _HALVINGS)
+    low, high = find_bracket(is_too_low, first=np.ones_like(log_delta_at_0))
+    _, high = bisect(is_too_low, low, high, halvings=64)  # to the last digit
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
@@ -77,13 +75,12 @@ def measure_normality(deviates: Array, independent: float) -> float:
     """
     from scipy import stats  # slow to load
 
-    squares = independent * float(np.mean(deviates**2))
+    squares = independent * np.mean(deviates**2)
     below = stats.chi2.cdf(squares, independent)
     above = stats.chi2.sf(squares, independent)
     spread_p = 2 * min(below, above)
     distance = stats.kstest(deviates, "norm").statistic
-    values = max(int(independent), 1)
-    kolmogorov_p = stats.kstwo.sf(distance, values)
+    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
     smaller_p = min(kolmogorov_p, spread_p)
     return float(min(2 * smaller_p, 1.0))
 

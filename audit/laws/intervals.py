@@ -35,7 +35,7 @@ def clopper_pearson_upper(
       error: The largest probability that the success probability exceeds its limit.
       prior: 1; with 1/2 the limits are Jeffreys', which cover only on average over success probabilities.
     """
-    k = np.asarray(count, np.float64)
+    k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
     defined = np.maximum(second_parameter, 0.5)  # any positive number avoids a NaN
     quantiles = special.betaincinv(k + prior, defined, 1 - error)
@@ -47,7 +47,7 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
     Each misses with probability at most (1 - confidence) / 2. They have the shape of `count`.
     """
-    k = np.asarray(count, np.float64)
+    k = np.asarray(count, float)
     error = (1 - confidence) / 2
     lower = 1 - clopper_pearson_upper(trials - k, trials, error)
     upper = clopper_pearson_upper(k, trials, error)
@@ -64,7 +64,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
         must be true at 0 and false at every large enough parameter; otherwise the search does not end.
       first: The first parameters to try, above 0, of any shape.
     """
-    high = np.asarray(first, np.float64)
+    high = np.asarray(first, float)
     low = np.zeros_like(high)
     is_true = holds(high)
     while np.any(is_true):
@@ -99,8 +99,8 @@ def bisect(
       high: Larger parameters, at which they are false.
       halvings: The number of bisections.
     """
-    lows = np.asarray(low, np.float64)
-    highs = np.asarray(high, np.float64)
+    lows = np.asarray(low, float)
+    highs = np.asarray(high, float)
     for _ in range(halvings):
         middles = (lows + highs) / 2
         is_true = holds(middles)

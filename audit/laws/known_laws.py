@@ -20,11 +20,7 @@ from audit.laws.intervals import Array
 Generator = np.random.Generator
 # (generator, a family's parameter, whether the canary is inserted, n) -> n scores
 Sampler = Callable[[Generator, float, bool, int], Array]
-_GRID = 400_001  # points of the quadrature
-_COARSE = 4_001  # points between which quantiles are interpolated
-_REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_SUBSAMPLED_RATE = 0.1
-_BIT = 5.0  # a noisy bit has the values -5 and 5, plus normal noise
+_REACH = 60.0  # grids of scores span -60 to 60
 
 
 class Kernel(NamedTuple):
@@ -80,7 +76,7 @@ class ScoreFamily(NamedTuple):
             ends = np.cumsum(weights)[:-1]
             chosen = np.searchsorted(ends, rng.random(n), side="right")
         drawn = self.kernel.law.rvs(size=n, random_state=rng)
-        return np.asarray(centres[chosen] + spreads[chosen] * drawn)
+        return centres[chosen] + spreads[chosen] * drawn
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
         """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
@@ -116,7 +112,7 @@ class ScoreFamily(NamedTuple):
 
         They are interpolated linearly on a grid with step 0.03.
         """
-        x = np.linspace(-_REACH, _REACH, _COARSE)
+        x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)
         below_out = self.distribution(x, parameter, inserted=False)
         return np.interp(levels, (below_in + below_out) / 2, x)
@@ -125,7 +121,7 @@ class ScoreFamily(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def quadrature(family: ScoreFamily, parameter: float, delta: float) -> float:
     """Returns `ScoreFamily.epsilon` by sums over a fine grid of scores; see `densities.epsilon_at`."""
-    x = np.linspace(-_REACH, _REACH, _GRID)
+    x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)
     density_out = family.density(x, parameter, inserted=False)
     return densities.epsilon_at(DensityPair(x, density_out, density_in, error=0.0), delta)
@@ -142,18 +138,18 @@ def _laplace_distribution(z: Array) -> Array:
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
     """Returns the kernel, shifted by `shift` if the canary is inserted."""
-    return [MixturePart(1.0, shift * inserted)]
+    return [MixturePart(weight=1.0, centre=shift * inserted)]
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns a normal distribution around each value of a bit with the log odds epsilon or -epsilon."""
-    rate = float(special.expit(epsilon if inserted else -epsilon))
-    return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
+    """Returns normal distributions around 5 and -5, the values of a bit with log odds epsilon or -epsilon."""
+    rate = special.expit(epsilon if inserted else -epsilon)
+    return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 
 
 def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
-    """Returns N(1, spread^2) at the sampling rate if the canary is inserted, otherwise N(0, spread^2)."""
-    rate = _SUBSAMPLED_RATE * inserted
+    """Returns N(0, spread^2), or N(1, spread^2) with probability 0.1 if the canary is inserted."""
+    rate = 0.1 * inserted
     return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
@@ -170,6 +166,4 @@ _FAMILIES = (
     ScoreFamily("logistic", _LOGISTIC, _shifted),
     ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # spread
 )
-LAWS: dict[str, ScoreFamily] = {}
-for _family in _FAMILIES:
-    LAWS[_family.name] = _family
+LAWS = {family.name: family for family in _FAMILIES}

@@ -20,25 +20,24 @@ smallest t that is not rejected. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We cut the curve into cells of a. The capital grows with both rates, so in a cell it is at least that at the
-corner (a_j, f_t(a_(j + 1))). We evaluate it there, so the grid never increases a bound.
+We cut the curve into cells of a. The capital grows with both rates, so its smallest value in a cell is at
+least its value at the corner (a_j, f_t(a_(j + 1))). We use this value, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.arrays import Array
-from audit.evidence.canaries import Counted, RunErrors
+from audit.evidence.canaries import Counted, Places, RunErrors
 from audit.laws.intervals import find_largest_refuted
 from audit.methods.exact import Family
 
 
 def _make_grid(end: float, points: int) -> Array:
     """Returns a grid on [0, 1]: 0, the normal probabilities below points from -end to end, and 1."""
-    return np.concatenate([[0.0], special.ndtr(np.linspace(-end, end, points)), [1.0]])
+    return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
 # Grids of error rates and of means.
@@ -49,22 +48,20 @@ _COARSE_MEANS = _MEANS[::2]
 _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of the false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
-_NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
+_NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 # Indices in STAKES of the bets on a single error rate, which gain most at the ends of a curve: every third
 # stake above 0.
-_SINGLE = np.arange(1, STAKES.size, 3)
+_SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the bet that the pilot recommends, on each of its neighbours, and on each bet on a single
 # error rate. The last ones have 10% together.
-_ON_BEST = 0.7
-_ON_NEIGHBOUR = 0.2 / _NEIGHBOURS.size
-_ON_SINGLE = 0.1 / (2 * _SINGLE.size)
-CAPITAL = np.repeat([_ON_BEST, _ON_NEIGHBOUR, _ON_SINGLE], [1, _NEIGHBOURS.size, 2 * _SINGLE.size])
-_FIRST_PARAMETER = (
-    16.0  # the first upper end of the search for the epsilon or mu that a pilot predicts
+_CAPITAL_ON_BEST = 0.7
+_CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
+_CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_PLACES.size)
+CAPITAL = np.repeat(
+    [_CAPITAL_ON_BEST, _CAPITAL_ON_NEIGHBOUR, _CAPITAL_ON_SINGLE],
+    [1, _NEIGHBOUR_OFFSETS.size, 2 * _SINGLE_PLACES.size],
 )
-_HALVINGS = 24  # of an interval of the parameter, for the bound
-_COARSE_HALVINGS = 12  # for the choice of bets
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
@@ -86,7 +83,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
-            # A loss of the whole capital is -1; rounding may leave it below.
+            # A loss of the whole capital is a return of -1. Rounding may leave it below.
             returns = np.maximum(stake * gains[allowed], -1.0)
             row[allowed] = np.log1p(returns) @ counts
     return growth
@@ -98,7 +95,7 @@ def mix_bets(growth: Array, capital: Array) -> Array:
     `growth` (L, G) is the log of the factor by which each bet grows.
     """
     with np.errstate(divide="ignore"):
-        return np.asarray(special.logsumexp(growth, axis=0, b=capital[:, None]))
+        return special.logsumexp(growth, axis=0, b=capital[:, None])
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
@@ -115,8 +112,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     errors = counted.rest
     bet = _bet_on_coins if errors.paired else _bet_on_sets
     find_least_capital = bet(family, counted, target)
-    # The search starts at the parameter of the observed average rates. These are never 0, as posterior means
-    # under Jeffreys' prior.
+    # The search starts at the parameter of the observed average rates. We use posterior means under Jeffreys'
+    # prior, which are never 0.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -124,7 +121,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     if observed <= 0:
         return 0.0
     return find_largest_refuted(
-        lambda parameter: find_least_capital(parameter) >= target, observed, _HALVINGS
+        lambda parameter: find_least_capital(parameter) >= target, first=observed, halvings=24
     )
 
 
@@ -132,8 +129,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
     A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
-    in. The pilot chooses pairs for which the log capital on the other runs should reach `target` for the
-    largest parameter.
+    in. The pilot chooses the pairs to reach a log capital of `target` for the largest parameter.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
@@ -142,23 +138,25 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
+    # The chosen bets as indices in STAKES, (bets,) each.
     stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
+        """Returns the smallest log capital over the corners of the curve's cells."""
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
-        # (L, cells)
+        # (bets, cells)
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
-        return float(mix_bets(of_alarms + of_misses, CAPITAL).min())
+        return mix_bets(of_alarms + of_misses, CAPITAL).min()
 
     return find_least_capital
 
 
 def _choose_pairs(
     family: Family, growth_out: Array, growth_in: Array, target: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Places, Places]:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
     The others have larger or smaller stakes by a common factor, or bet on a single set of runs.
@@ -173,34 +171,35 @@ def _choose_pairs(
       (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
         CAPITAL
     """
-    size = STAKES.size
 
     def find_margins(parameter: float) -> Array:
-        """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
+        """Returns by how much the least log capital of each pair of stakes (S, S) exceeds the target.
 
-        A cell counts only if no bet on a single set of runs reaches the target there. The first axis has
-        stakes on false positives.
+        It is the least over the cells of the parameter's curve that remain if we drop the cells where a bet
+        on a single set of runs reaches the target. The first axis has stakes on false positives.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        best_single = np.maximum(at_corners_out[_SINGLE].max(0), at_corners_in[_SINGLE].max(0))
-        counts = best_single + np.log(_ON_SINGLE) < target
-        # (S, S, cells that count)
-        sums = at_corners_out[:, None, counts] + at_corners_in[None, :, counts]
+        best_single = np.maximum(
+            at_corners_out[_SINGLE_PLACES].max(0), at_corners_in[_SINGLE_PLACES].max(0)
+        )
+        remaining = best_single + np.log(_CAPITAL_ON_SINGLE) < target
+        # (S, S, remaining cells)
+        sums = at_corners_out[:, None, remaining] + at_corners_in[None, :, remaining]
         least = sums.min(-1, initial=np.inf)
-        return np.asarray(least + np.log(_ON_BEST) - target)
+        return least + np.log(_CAPITAL_ON_BEST) - target
 
     # The first pair that suffices. If none does, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
     # has stake 0 on the other.
-    neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
-    neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
-    no_stake = np.zeros_like(_SINGLE)
-    stakes_out = np.concatenate([[best_out], neighbours_out, _SINGLE, no_stake])
-    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _SINGLE])
+    neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    no_stake = np.zeros_like(_SINGLE_PLACES)
+    stakes_out = np.concatenate([[best_out], neighbours_out, _SINGLE_PLACES, no_stake])
+    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _SINGLE_PLACES])
     return stakes_out, stakes_in
 
 
@@ -210,14 +209,14 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     `find_margins` maps a parameter to the margins, which are at least 0 for bets that should reject it.
     """
     largest = find_largest_refuted(
-        lambda parameter: bool(find_margins(parameter).max() >= 0),
-        _FIRST_PARAMETER,
-        _COARSE_HALVINGS,
+        lambda parameter: find_margins(parameter).max() >= 0,
+        first=16.0,  # larger than most parameters
+        halvings=12,  # precise enough to choose bets
     )
     return find_margins(largest)
 
 
-def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
+def _find_corners(family: Family, parameter: float, levels: Array) -> Places:
     """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
 
     It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels` (cells +
@@ -231,8 +230,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP of a run. The pilot chooses bets for which the log capital
-    on the other runs should reach `target` for the largest parameter.
+    A bet is on z = weight * FN + (1 - weight) * FP, with a run's false-negative rate FN and false-positive
+    rate FP. The pilot chooses the bets to reach a log capital of `target` for the largest parameter.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z, (bets, means).
@@ -242,6 +241,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     growth = np.concatenate(rows)
 
     def find_least_capital(parameter: float) -> float:
+        """Returns the smallest log capital over the corners of the curve's cells."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # (bets, cells)
@@ -250,7 +250,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # Only rounding gives a mean below 0.
         growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
-        return float(mix_bets(growth_on_curve, CAPITAL).min())
+        return mix_bets(growth_on_curve, CAPITAL).min()
 
     return find_least_capital
 
@@ -258,24 +258,24 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    The others are larger and smaller stakes on the same z (`_bet_on_coins`), and bets on a single error rate,
-    with weight 0 or 1.
+    A bet is a stake on z = weight * FN + (1 - weight) * FP, with a run's error rates FN and FP. The others
+    are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
     The pilot's log growth, scaled to the counted runs, gives each bet a critical mean of z that should
-    suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean on its
-    curve, except at points that bets on a single error rate should reject.
+    suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean
+    everywhere on its curve, except at points that bets on a single error rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
     """
     stakes = STAKES[1:]  # above 0
-    single_stakes = STAKES[_SINGLE]
+    single_stakes = STAKES[_SINGLE_PLACES]
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
+        """Returns the smallest mean of z, (stakes,), at which each stake should reach the target.
 
-        It is one of _COARSE_MEANS, or 2 if none suffices.
+        A bet starts with `capital`. The mean is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -284,9 +284,11 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         return np.where(sufficient.any(1), first_means, 2.0)
 
     # Bets on a single rate should reject the points of a curve at these rates or above them.
-    critical_rate_out = find_critical_means(0.0, single_stakes, _ON_SINGLE).min()
-    critical_rate_in = find_critical_means(1.0, single_stakes, _ON_SINGLE).min()
-    critical_means = np.array([find_critical_means(each, stakes, _ON_BEST) for each in _WEIGHTS])
+    critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
+    critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
+    critical_means = np.array(
+        [find_critical_means(each, stakes, _CAPITAL_ON_BEST) for each in _WEIGHTS]
+    )
 
     def find_margins(parameter: float) -> Array:
         """Returns the margins (weights, stakes): the smallest mean of z minus each bet's critical mean."""
@@ -296,12 +298,12 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         # (weights, points)
         means = np.outer(_WEIGHTS, fnr[remaining]) + np.outer(1 - _WEIGHTS, fpr[remaining])
         least_means = means.min(1, initial=1.0)  # 1 if no point remains
-        return np.asarray(least_means[:, None] - critical_means)
+        return least_means[:, None] - critical_means
 
     margins = _find_margins_at_largest(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
-    neighbours = np.clip(best_stake + np.append(0, _NEIGHBOURS), 0, stakes.size - 1)
-    numbers = [neighbours.size, _SINGLE.size, _SINGLE.size]
+    neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
+    numbers = [neighbours.size, _SINGLE_PLACES.size, _SINGLE_PLACES.size]
     weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], numbers)
     return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
 

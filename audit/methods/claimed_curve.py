@@ -35,25 +35,9 @@ NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond usual claims. At 37 the rate is the smallest float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
-_FAR_FRACTION = 0.05  # of the capital
 # c, the fraction of a component's capital that is staked on each run: small for small departures over many
 # runs, large for bugs that show in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
-
-_HALVINGS = 24  # of an interval of mu, to 1e-7 of it
-_PATH_STEPS = 128  # values of mu that a path distinguishes
-_MIN_ALLOWED = 1e-300  # avoids a division by 0
-_MAX_LOG = 700.0  # exp of more overflows
-SEEN_PROBABILITY = 0.9  # of refuting a departure that "would have been seen"
-# Runs and audits to simulate for each departure. The standard error of the probability 0.9 is 0.02 with 200
-# audits and 0.07 with 20.
-_SIMULATED_RUNS = 10_000
-_MIN_AUDITS = 20
-_MAX_AUDITS = 200
-_FAR_DEVIATIONS = 3.0  # we skip the far thresholds if scores are so many deviations below them
-_MIN_DEVIATION = 1e-9  # avoids a division by 0
-# The real noise as multiples of the claimed noise.
-_NOISE_RATIOS = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
 
 
 class Exceedances(NamedTuple):
@@ -106,14 +90,11 @@ def gaussian_power(mu: float) -> Power:
     Source: Dong, Roth and Su, 2022, Equation 6.
     """
 
-    def power(rates: Array) -> Array:
-        return np.asarray(special.ndtr(special.ndtri(rates) + mu))
-
-    return power
+    return lambda rates: special.ndtr(special.ndtri(rates) + mu)
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run, without simulated departures.
+    """Tests a claimed curve by betting against it in each run, without the field `seen` of the result.
 
     If rows are in start order, the test stays valid when more runs follow.
     """
@@ -123,15 +104,15 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """Returns the log capital (R,) of a gambler who bets against a claim, after each run.
 
-    The capital starts at 1 and is a mixture with a component for each threshold and each of BETS.
+    The capital starts at 1 and is a mixture with a component for each threshold and each of BETS. If
+    `counted` leaves out thresholds, the capital on them is lost.
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Capital on thresholds that `counted` leaves out is not used.
     start = np.tile(split_capital()[:thresholds] / bets, bets)
     with np.errstate(divide="ignore"):
-        return np.asarray(special.logsumexp(log_components, axis=1, b=start))
+        return special.logsumexp(log_components, axis=1, b=start)
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
@@ -139,7 +120,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
     If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last.
     """
-    log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
+    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), by Ville's inequality
     reached = log_capital[-1]
     runs = log_capital.size
     if in_order:
@@ -147,7 +128,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
         refuting = np.flatnonzero(log_capital >= log_capital_needed)
         if refuting.size:
             runs = int(refuting[0]) + 1
-    e_value = float(np.exp(min(reached, _MAX_LOG)))
+    e_value = float(np.exp(min(reached, 700.0)))  # exp of more overflows
     return ClaimTest(e_value, refuted=bool(reached >= log_capital_needed), runs=runs)
 
 
@@ -156,7 +137,7 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
         first=1.0,
-        halvings=_HALVINGS,
+        halvings=24,  # to 1e-7 of mu
     )
 
 
@@ -164,11 +145,11 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     """Returns a path (R,): the mu below which the runs so far refute every Gaussian guarantee.
 
     Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128, where
-    `least_mu` is that of all runs. Rows must be in start order.
+    `least_mu` is `find_least_mu` of all runs. Rows must be in start order.
     """
     path = np.zeros(len(counted.fractions))
-    for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
-        test = examine_claim(counted, gaussian_power(float(mu)), confidence)
+    for mu in np.linspace(0.0, least_mu, 128 + 1):
+        test = examine_claim(counted, gaussian_power(mu), confidence)
         # A larger mu is never refuted earlier than a smaller mu.
         if test.refuted:
             path[test.runs - 1 :] = mu
@@ -184,8 +165,8 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t."""
-    allowed = power(np.exp(counted.log_rates))
-    gains = counted.fractions / np.maximum(allowed, _MIN_ALLOWED) - 1
+    allowed = power(np.exp(counted.log_rates))  # m(a(t))
+    gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # without a division by 0
     bets = BETS
     if counted.is_only_run:
         bets = np.ones(1)  # all of the capital
@@ -196,7 +177,7 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
 
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the capital (near + far,) on each threshold: 95% on the near thresholds, 5% on the far ones."""
-    return np.repeat([(1 - _FAR_FRACTION) / near, _FAR_FRACTION / far], [near, far])
+    return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 
 
 class ScoreSummary(NamedTuple):
@@ -224,14 +205,18 @@ def find_least_departure(
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
     If the real noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. The result is
-    None if not even a tenth of the claimed noise would be refuted.
+    None if not even a tenth of the claimed noise would be refuted. Simulated audits only replace the
+    fractions of the observed `counted`.
     """
-    # We drop far thresholds to save time if scores hardly reach them. This never increases the capital.
-    thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
+    thresholds = THRESHOLDS
+    if scores.mean < NEAR[-1] - 3:
+        # Scores hardly reach the far thresholds. Dropping them saves time, and never increases the capital.
+        thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = power(np.exp(counted.log_rates))
-    num_audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
-    within = max(scores.within, _MIN_DEVIATION)
+    # The standard error of the probability 0.9 is 0.02 with 200 audits and 0.07 with 20.
+    num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
+    within = max(scores.within, 1e-9)  # above 0
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits with this multiple of the noise that refute the claim."""
@@ -241,19 +226,18 @@ def find_least_departure(
         refuted = []
         for fractions in draw_fractions(means, within, thresholds, scores.canaries, rng):
             simulated = counted._replace(fractions=fractions)
+            # The rates are the same in all audits, so we compute the power only once.
             test = examine_claim(simulated, lambda rates: allowed, confidence)
             refuted.append(test.refuted)
         return float(np.mean(refuted))
 
-    def is_refuted(index: int) -> bool:
-        return estimate_refutation_probability(_NOISE_RATIOS[index]) >= SEEN_PROBABILITY
-
-    # The less noise there is, the more often it is refuted.
-    last = _NOISE_RATIOS.size - 1
-    if not is_refuted(last):
+    # The less noise there is, the more often audits refute the claim.
+    noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
+    place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
+    if place == noise_ratios.size:
         return None
-    ratio = float(_NOISE_RATIOS[bisect_left(range(last), True, key=is_refuted)])
-    return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
+    ratio = noise_ratios[place]
+    return Departure(round(float(ratio), 3), estimate_refutation_probability(ratio))
 
 
 def draw_fractions(
@@ -270,7 +254,7 @@ def draw_fractions(
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
-    # rejects rounding errors, so we clip and normalize them.
+    # rejects negative ones and other sums than 1, so we remove rounding errors.
     cells = -np.diff(above, prepend=1.0, append=0.0)
     cells = np.maximum(cells, 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))

@@ -17,8 +17,6 @@ from audit.laws import intervals
 from audit.laws.intervals import Interval
 from audit.methods import thresholds
 
-_RANKS = 100  # of the order statistics that get limits
-
 
 class TradeOffCurve(NamedTuple):
     """Error rates at k thresholds, from the lowest to the highest, and their confidence limits.
@@ -43,11 +41,11 @@ class TradeOffCurve(NamedTuple):
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
         above a is surely too low, so its lower false-negative limit is the lower limit at a.
         """
-        rates = np.asarray(false_positive_rates, np.float64)
+        rates = np.asarray(false_positive_rates, float)
         # Limits fall as thresholds rise, so they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate.
+        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is surely too low.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
@@ -56,12 +54,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with limits that all hold at once.
 
-    The worlds are independent, so the confidence of each world's limits is the square root of `confidence`.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary.
-      scores_out: (m,) scores of runs without it.
-      confidence: The confidence of all limits together, at least.
+    Scores are (n,) in and (m,) out. The worlds are independent, so the confidence of each world's limits is
+    the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
     chosen = [np.array([-np.inf])]
@@ -79,7 +73,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 def _choose_ranks(trials: int) -> NDArray[np.int64]:
     """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
     end = special.ndtri(0.5 / trials)
-    quantiles = np.linspace(end, -end, min(_RANKS, trials))
+    quantiles = np.linspace(end, -end, min(100, trials))
     return np.unique(np.ceil(trials * special.ndtr(quantiles)).astype(np.int64))
 
 
@@ -89,12 +83,14 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     All limits are valid at once with a probability of at least 1 - error, for any number of points. `trials`
     is the number of scores.
     """
+    # At the r-th smallest of n scores the distribution function has the distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
-    local = error / len(ranks) / 2
-    lower = special.betaincinv(ranks, ranks_from_top, local)
-    upper = special.betaincinv(ranks, ranks_from_top, 1 - local)
-    place = np.searchsorted(ranks, np.asarray(counts), side="right")
+    error_of_limit = error / len(ranks) / 2
+    lower = special.betaincinv(ranks, ranks_from_top, error_of_limit)
+    upper = special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit)
+    # Between two of the ranks, the lower limit of the smaller and the upper limit of the larger are valid.
+    place = np.searchsorted(ranks, counts, side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)
     return Interval(all_lower[place], all_upper[place])
@@ -120,9 +116,9 @@ class Auc(NamedTuple):
 def auc(scores_in: Array, scores_out: Array) -> Auc:
     """Returns the AUC of scores (n_in,) and (n_out,), with its standard error.
 
-    The standard error is that of independent scores with the same distribution in both worlds, and an upper
-    bound with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike
-    those of Hanley and McNeil or DeLong, it does not vanish if a few scores are separated by chance.
+    The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
+    distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties it is an upper bound. Unlike
+    the errors of Hanley and McNeil or DeLong, it does not vanish if a few scores are separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -143,7 +139,8 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     """
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate` must be at least 0 and below 1, got {rate}")
-    # How many scores out may exceed the threshold. The factor corrects a whole number that was rounded down.
+    # How many scores out may exceed the threshold. Rounding may leave a whole number just below itself, which
+    # the factor corrects.
     allowed = int(rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())
@@ -183,14 +180,14 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
     ties_out = (scores_out == middle).mean()
     right_in = (scores_in > middle).mean() + ties_in / 2
     right_out = (scores_out < middle).mean() + ties_out / 2
-    # Limits with 97.5% in each world give averages with 95%.
-    rates = (
-        _limit_rate(float(right_in), len(scores_in), 0.975),
-        _limit_rate(float(right_out), len(scores_out), 0.975),
+    # If each world's limits have a confidence of 97.5%, their averages have 95%.
+    rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
+    rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
+    return Attack(
+        accuracy=Rate(*np.mean([rate_in, rate_out], axis=0).tolist()),
+        found_at_1_percent=_find_point(scores_in, scores_out, 0.01),
+        found_at_01_percent=_find_point(scores_in, scores_out, 0.001),
     )
-    accuracy = Rate(*np.mean(rates, axis=0).tolist())
-    at_1_percent = _find_point(scores_in, scores_out, 0.01)
-    return Attack(accuracy, at_1_percent, _find_point(scores_in, scores_out, 0.001))
 
 
 def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> Rate | None:
@@ -198,7 +195,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
     if false_positive_rate * len(scores_out) < 1:
         return None
     value = true_positive_rate(scores_in, scores_out, false_positive_rate)
-    return _limit_rate(value, len(scores_in), 0.95)
+    return _limit_rate(value, len(scores_in), confidence=0.95)
 
 
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
@@ -209,7 +206,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     scores = np.concatenate([scores_in, scores_out])
     n_in = len(scores_in)
     n_out = len(scores_out)
-    weights = np.repeat([n_out, n_in], [n_in, n_out])
+    weights = np.repeat([n_out, n_in], [n_in, n_out])  # proportional to 1 / n_in and 1 / n_out
     # The median from below and from above, which differ at a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
@@ -222,5 +219,5 @@ def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
     We round the number of right guesses, because a tie counts as half right.
     """
     right = round(value * guesses)
-    limits = intervals.clopper_pearson(right, guesses, confidence)
-    return Rate(value, float(limits.lower), float(limits.upper))
+    lower, upper = intervals.clopper_pearson(right, guesses, confidence)
+    return Rate(value, float(lower), float(upper))

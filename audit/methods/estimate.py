@@ -43,14 +43,11 @@ from audit.methods.method import (
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_MIN_PILOT = 20  # scores of a world, but at most half of them
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # the number of splits that must reject: the median
-_PILOT_IF_GAUSSIAN = 0.05  # of the scores
-_PILOT = 0.125  # of the scores, for `assumption_free`
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Counted:
     """The common fields of a bound and an estimate.
 
@@ -60,23 +57,23 @@ class _Counted:
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
       delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
-      false_positives, false_negatives: The errors at the threshold.
+      false_positives, false_negatives: The numbers of errors at the threshold; 0 if they are not counted.
       n_in, n_out: The numbers of counted scores.
     """
 
     method: str
     epsilon: float
-    mu: float | None
+    mu: float | None = None
     delta: float
     confidence: float
-    threshold: float | None
-    false_positives: int
-    false_negatives: int
+    threshold: float | None = None
+    false_positives: int = 0
+    false_negatives: int = 0
     n_in: int
     n_out: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Bound(_Counted):
     """A lower bound with a confidence level.
 
@@ -95,7 +92,7 @@ class Bound(_Counted):
     path: tuple[float, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
@@ -142,16 +139,16 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     threshold, mu = thresholds.best_empirical(scores_in, scores_out, error)
     mu = max(mu, 0.0)
     return Estimate(
-        IN_SAMPLE,
-        conversions.epsilon_from_mu(mu, delta),
-        mu,
-        delta,
-        confidence,
-        threshold,
-        int((scores_out > threshold).sum()),
-        int((scores_in <= threshold).sum()),
-        len(scores_in),
-        len(scores_out),
+        method=IN_SAMPLE,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        threshold=threshold,
+        false_positives=int((scores_out > threshold).sum()),
+        false_negatives=int((scores_in <= threshold).sum()),
+        n_in=len(scores_in),
+        n_out=len(scores_out),
         caveat=_IN_SAMPLE.text,
     )
 
@@ -159,29 +156,36 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The pilot of each split is a twentieth of each world's scores (at least 20, but at most half). The
-    reported threshold and errors are those of the split that gives the median.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
-      scores_out: (m,) scores of runs without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    Scores are (n,) in and (m,) out. The split that gives the median gives the reported threshold and errors.
     """
-    mu, counted = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, **counted, assumes=GAUSSIAN_CURVE)
+    mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
+    return Bound(
+        method=IF_GAUSSIAN,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=GAUSSIAN_CURVE,
+    )
 
 
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). The pilot is
-    an eighth of each world; otherwise as `if_gaussian`.
+    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Arguments and
+    counts are as in `if_gaussian`.
     """
     family = exact.approximate_dp(delta)
-    epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, **counted, assumes=NOTHING)
+    epsilon, counts = _test_splits(scores_in, scores_out, family, confidence)
+    return Bound(
+        method=ASSUMPTION_FREE,
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=NOTHING,
+    )
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
@@ -192,9 +196,13 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS
-    perfect = (exact.Counts(1, rest_in, 0, rest_out), exact.Counts(1, rest_out, 0, rest_in))
-    return max(exact.lower_bound(family, [counts], 1, level)[0] for counts in perfect)
+    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
+    bounds = []
+    for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
+        perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
+        bound, _ = exact.lower_bound(family, [perfect], rejecting=1, error=level)
+        bounds.append(bound)
+    return max(bounds)
 
 
 _IN_SAMPLE = Assumption(
@@ -232,15 +240,21 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a part of the scores, but at least 20 and at most half of them."""
-    fraction = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
-    return min(max(round(fraction * scores), _MIN_PILOT), scores // 2)
+    """Returns the size of a pilot: a part of a world's scores, at least 20 and at most half of them.
+
+    The part is a twentieth for Gaussian curves, where the choice of a rank only needs mu, else an eighth.
+    """
+    fraction = 0.05 if family is exact.GAUSSIAN else 0.125
+    return min(max(round(fraction * scores), 20), scores // 2)
 
 
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
-    """Returns the bound on the parameter of a family from 21 splits (module's docstring).
+    """Returns the bound on the parameter of a family from 21 splits of the scores, (n,) in and (m,) out.
+
+    In each split a pilot of both worlds chooses a threshold, and an exact test counts the other scores. To
+    reject a parameter, 11 tests must reject it at 11 / 21 of the error (module's docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
@@ -250,10 +264,11 @@ def _test_splits(
     # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
-    ordered = [np.sort(world).astype(np.float64) for world in worlds]
+    ordered = [np.sort(world).astype(float) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []  # as fields of `Bound`
+    # The ranks of the scores are the seed, so equal scores always give the same splits.
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         drawn = ordered
@@ -265,14 +280,15 @@ def _test_splits(
         n_in = len(rest_in)
         n_out = len(rest_out)
         pilot = (pilot_in, pilot_out)
+        # The threshold is the rank-th lowest of the other scores in, or the rank-th highest of those out.
         is_in, rank = thresholds.choose_on_pilot(pilot, n_in, n_out, family, level)
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
         false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
         # The threshold's world has rank - 1 errors. We test the errors of the other world.
-        test = exact.Counts(rank, n_out, false_negatives, n_in)
+        test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
-            test = exact.Counts(rank, n_in, false_positives, n_out)
+            test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
         tests.append(test)
         counts_of_splits.append(
             {

@@ -35,8 +35,6 @@ from audit.laws.intervals import find_bracket
 _SCORES = np.linspace(-6.0, 6.0, 481)
 _LEVELS = np.append(special.ndtr(_SCORES), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
-_STEP = 1e-5  # the precision of the root, which then moves down until the tests reject it
-_MIN = 1e-300  # avoids the logarithm of 0
 
 
 class Family(NamedTuple):
@@ -109,29 +107,34 @@ def lower_bound(
 
     def compute_excess(parameter: float) -> float:
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
-        deciding, _ = find_deciding_audit(parameter)
-        # The root search cannot use the log -inf.
-        return float(np.log(max(deciding, _MIN)) - np.log(level))
+        p_value, _ = find_deciding_audit(parameter)
+        # The root search cannot use the log of 0, -inf.
+        return np.log(max(p_value, 1e-300)) - np.log(level)
 
-    if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
-        return 0.0, find_deciding_audit(0.0)[1]
-    low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 1.0)
-    root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
-    # The search may end just above the root. Go down until the audits reject.
-    while root > 0 and compute_excess(root) > 0:
-        root = max(root - _STEP, 0.0)
-    return root, find_deciding_audit(root)[1]
+    bound = 0.0
+    if compute_excess(0.0) <= 0:
+        low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, first=1.0)
+        bound = scipy.optimize.brentq(compute_excess, low, high, xtol=1e-5)
+        # The search may end just above the root. Go down until the audits reject.
+        while bound > 0 and compute_excess(bound) > 0:
+            bound = max(bound - 1e-5, 0.0)
+    _, deciding = find_deciding_audit(bound)
+    return bound, deciding
 
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) at _LEVELS of the near world's error rate, U ~ Beta(rank, n - rank + 1)."""
-    return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
+    """Returns quantiles (482,) at _LEVELS of the near world's error rate, Beta(rank, scores - rank + 1)."""
+    return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U."""
+    """Returns the p-value of the errors in the other world, under the trade-off function f of a parameter.
+
+    It is the mean of P(Binomial(trials, f(U)) <= errors), where U is the error rate of the near world. We sum
+    over cells of U with the probabilities _MASSES, and use the upper end of each.
+    """
     rates = _compute_rates(counts.rank, counts.scores)
     other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
-    return float(_MASSES @ probabilities)
+    return _MASSES @ probabilities

@@ -2,9 +2,13 @@
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
+*Thresholds.* Let h_i(t) be the fraction of the cosines of run i that exceed t, and a(t) the probability that
+the cosine of a left-out canary exceeds t. If epsilon is true, the mean of h_i(t) is at most
+
+    m(t) = e^epsilon a(t) + delta.
+
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the mean of f
-over the cosines of a run is at most 1 + sum_t b_t m(t) on average. Here m(t) = e^epsilon a(t) + delta bounds
-the mean of h_i(t), the fraction of the cosines of run i that exceed t. So after n runs the capital is
+over the cosines of a run is at most 1 + sum_t b_t m(t) on average. So after n runs the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
 
@@ -15,8 +19,8 @@ Student's T.
 *The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds. If
 the order of the runs is unknown, we only do this for a single run. If no cosine depends on the directions of
 other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
-P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So the
-fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So for any
+eta in (0, 1), the fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most 1.
 """
 
 import dataclasses
@@ -25,12 +29,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
 from audit.evidence.arrays import Array, hash_ranks
-from audit.evidence.canaries import Fresh
+from audit.evidence.canaries import Fresh, Places
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
@@ -46,44 +50,47 @@ LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
-_FAILED_STUDENT = -10.0  # the score of a failed run on this scale, below all thresholds
 # c, the fraction of a component's capital that is staked on each run. Half of the capital is on the largest
 # three because a few runs decide most audits.
 BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
-_NUM_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
+_NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
-_NUM_COMPONENTS = _NUM_BETS + _SHIFTS.size
 
-_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds of the first run's bet
-_MIN_PILOT = 20
-_CHOSEN_FRACTION = 0.8  # of the first run's bet, on the chosen threshold
-_ETA = 0.1  # the part of m for delta; see the module's docstring
-
-_STEP = 2.0**-6  # of epsilon
-_TINY = 1e-300
+_MIN_PILOT = 20  # canaries that choose a threshold for at least the same number of others
+_EPSILON_STEP = 2.0**-6  # of epsilon: bounds are multiples of it
+_TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log probability that the cosine of a left-out canary exceeds each level, of any shape.
+    """Returns the log probability that the cosine of a left-out canary exceeds each of the levels.
 
-    With M fresh draws (`design.draws`), we round tail probabilities down to multiples of 1 / (M + 1), but to
-    no less than 1 / (M + 1).
+    `levels` are cosines of any shape. Ranks among M fresh draws (`design.draws`) are stored as cosines. There
+    the probabilities are multiples of 1 / (M + 1), so we round them down to one, but not to 0.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
         return log_rates
     places = design.draws + 1
     ranks = np.floor(np.exp(log_rates) * places)
-    return np.asarray(np.log(np.maximum(ranks, 1) / places))
+    return np.log(np.maximum(ranks, 1) / places)
+
+
+def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
+    """Returns e^epsilon a + delta for the rates a at which left-out canaries exceed thresholds.
+
+    It limits the mean fraction of inserted canaries above the same thresholds if epsilon is true.
+    """
+    exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
+    return np.exp(exponents) + delta
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
     """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
-    t = np.asarray(student, np.float64)
+    t = np.asarray(student, float)
     return t / np.sqrt(dimension - 1 + t * t)
 
 
@@ -102,34 +109,27 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
     Only inserted canaries count. If the rows are in start order, the bound is valid after each run (`path`).
-    The reported threshold has most of the capital at the end, or is the one that half of a single run's
-    canaries chose. If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
+    If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
 
     Raises:
       InputError: No canary was inserted.
     """
     capital = Capital(design, delta)
-    runs = capital.num_runs
-    target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
-    path = np.zeros(0)
+    target = -np.log(1 - confidence)  # the log capital that refutes an epsilon
+    path = np.zeros(0)  # empty if the order is unknown
     if design.in_order:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
-        steps = capital.find_first_unrefuted(runs, 0, target)
-        epsilon = max(steps - 1, 0) * _STEP
-    threshold = capital.first_bet.threshold
-    if runs > 1 or threshold is None:
-        on_thresholds = capital.compute_log(runs, epsilon)[:_NUM_BETS]
-        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
-        threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
+        first_unrefuted = capital.find_first_unrefuted(capital.num_runs, 0, target)
+        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
     holds = has_law(design)
+    threshold = capital.find_main_threshold(epsilon)
     return Bound(
-        EXACT_NULL,
-        epsilon * holds,
-        None,
-        delta,
-        confidence,
+        method=EXACT_NULL,
+        epsilon=epsilon * holds,
+        delta=delta,
+        confidence=confidence,
         **_count_hits(design, threshold),
         assumes=_choose_assumption(design),
         holds=holds,
@@ -152,38 +152,37 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
-    if assumes.word != "nothing":  # "nothing; a GDP guarantee" would make no sense
+    if design.given:  # without a user's data the text of `assumes` is "nothing"
         text = f"{assumes.text}; {text}"
     return Bound(
-        EXACT_NULL_GDP,
-        conversions.epsilon_from_mu(mu, delta),
-        mu,
-        delta,
-        confidence,
+        method=EXACT_NULL_GDP,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
         **_count_hits(design, threshold),
         assumes=_ANY_GDP._replace(text=text, sentence=f"{assumes.sentence}; {_OF_GDP}"),
         holds=holds,
-        path=tuple(conversions.epsilon_from_mu(float(value), delta) for value in path),
+        path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
     )
 
 
 def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` that describe a threshold, given as a cosine, and count its errors.
 
-    For ranks, the shown threshold is a rank.
+    The threshold of ranks is shown as a rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
     if design.draws:
-        threshold = float(np.rint(rate * (design.draws + 1)))
+        threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
-        "threshold": threshold,
-        "false_positives": 0,  # we know their rate exactly
+        "threshold": float(threshold),
         "false_negatives": int(np.count_nonzero(present <= cosine)),
         "n_in": present.size,
         "n_out": int((~design.presence).sum()),
-        "false_positive_rate": rate,
+        "false_positive_rate": rate,  # the exact rate replaces a count of false positives
     }
 
 
@@ -192,7 +191,7 @@ def has_law(design: Fresh) -> bool:
     is_out = design.is_out()
     if not is_out.any():
         return True
-    if design.draws:
+    if design.draws:  # the scores are ranks among fresh draws
         return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
@@ -217,32 +216,36 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = np.stack([_compute_fractions(run, levels) for run in _select_present(design)])
-    in_order = design.in_order or len(design.cosines) == 1  # rows in the order of the runs' starts
+    in_order = design.in_order or len(design.cosines) == 1  # a single run is in order
     return Exceedances(fractions, compute_log_rates(design, levels), in_order)
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns a summary of the inserted canaries' scores for simulations, on the scale of Student's t.
+    """Returns the summary of the inserted canaries' scores that simulations need.
 
-    A failed run has the score -10.
+    A score is a cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2), or -10, which is below all
+    thresholds, if a run failed.
     """
     runs = []
     for cosines in _select_present(design):
-        remainder = np.maximum(1 - cosines**2, _TINY)
+        remainder = np.maximum(1 - cosines**2, _TINY)  # the cosine of a failed run is -1
         student = cosines * np.sqrt((design.dimension - 1) / remainder)
-        runs.append(np.maximum(student, _FAILED_STUDENT))
+        runs.append(np.maximum(student, -10.0))
     means = np.array([run.mean() for run in runs])
-    canaries = round(float(np.mean([run.size for run in runs])))
+    canaries = round(np.mean([run.size for run in runs]))
     deviations = np.concatenate([run - run.mean() for run in runs])
     degrees = deviations.size - means.size  # a mean is fitted to each run
     within = 1.0
     between = 0.0
     if degrees > 0:
-        within = float(np.sqrt(deviations @ deviations / degrees))
+        within = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
+            # The means also vary because of the deviations within runs.
             excess = means.var(ddof=1) - within**2 / canaries
-            between = float(np.sqrt(max(excess, 0.0)))
-    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
+            between = np.sqrt(max(excess, 0.0))
+    return ScoreSummary(
+        mean=means.mean(), between=between, within=within, runs=len(runs), canaries=canaries
+    )
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
@@ -315,20 +318,51 @@ METHODS = {
 }
 
 
-class FirstBet(NamedTuple):
-    """The split of the initial capital between thresholds and ramps, and the special bet on the first run.
+class ChosenThreshold(NamedTuple):
+    """A threshold that half of a run's canaries chose for the others.
 
     Attributes:
-      on_ramps: The fraction of the capital on ramps; the rest is on thresholds.
+      cosine: The threshold.
+      log_rate: The log probability that a left-out canary exceeds it.
+      hits: The fraction of the other canaries that exceed it.
+    """
+
+    cosine: float
+    log_rate: float
+    hits: float
+
+
+class FirstBet(NamedTuple):
+    """The special bet on the first run, and the split of the initial capital between thresholds and ramps.
+
+    Attributes:
+      on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
       staked: The fraction of each component's capital that is staked on the special bet.
-      win: Maps epsilon to what a stake of 1 becomes; on average at most 1 if epsilon is true.
-      threshold: The cosine that half of the run's canaries chose as a threshold; None if they chose none.
+      delta: The delta of epsilon.
+      log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
+      fractions: (L,) the fraction of the run's canaries that exceed each of them.
+      chosen: The threshold that half of the canaries chose; None if they chose none.
     """
 
     on_ramps: float
     staked: float
-    win: Callable[[float], float]
-    threshold: float | None = None
+    delta: float
+    log_rates: Array
+    fractions: Array
+    chosen: ChosenThreshold | None = None
+
+    def win(self, epsilon: float) -> float:
+        """Returns the value that a stake of 1 gets; it is at most 1 on average if epsilon is true."""
+        ratios = self.fractions / _limit_means(epsilon, self.log_rates, self.delta)
+        on_likely = ratios.mean()
+        if self.chosen is None:
+            return on_likely
+        eta = 0.1  # see the module's docstring
+        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))
+        largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
+        on_chosen = self.chosen.hits / largest_mean
+        chosen_fraction = 0.8  # of the stake; the rest is on the likely thresholds
+        return chosen_fraction * on_chosen + (1 - chosen_fraction) * on_likely
 
 
 class Capital:
@@ -342,11 +376,13 @@ class Capital:
         """Splits the starting capital among the components, and counts the cosines above thresholds."""
         runs = _select_present(design)
         self.num_runs = len(runs)  # with an inserted canary
-        levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self.first_bet = _plan_first_bet(runs, design, delta)
         self._delta = delta
-        self._log_rates = compute_log_rates(design, levels)
-        self._fractions = np.stack([_compute_fractions(run, levels) for run in runs])  # (R, T)
+        self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
+        self._log_rates = compute_log_rates(design, self._levels)
+        # (R, T)
+        self._fractions = np.stack([_compute_fractions(run, self._levels) for run in runs])
+        # Runs with equal fractions have equal factors, which we compute once.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
@@ -358,29 +394,28 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log of the factors (n, T * C + V) by which n runs multiply the components' capital.
 
-        The module's docstring has both kinds of factors. Ramps use min(m(t), 1) for m(t). `fractions` are
-        h(t), (n, T).
+        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
+        docstring has the factors of thresholds and of ramps. Ramps use min(m(t), 1) for m(t).
         """
-        exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
-        largest_means = np.exp(exponents) + self._delta
+        largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
         bets = np.log1p(gains[..., None] * BETS)  # (n, T, C)
         shifts = _SHIFTS[:, None]
-        log_ratios = shifts * (STUDENT - shifts / 2)
+        log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1)
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
         rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # b_t, (V, T)
         observed = 1 + fractions @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
-        return np.hstack([bets.reshape(len(fractions), _NUM_BETS), ramps])
+        return np.hstack([bets.reshape(len(fractions), _NUM_THRESHOLD_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
-        """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
+        """Returns the log capital (T * C + V,) of each component against epsilon after the first `runs` runs.
 
         Component j starts with s_j. A fraction w of it is staked on the special bet on run 0. With the
         factors f_j(i) of `log_factors`, the capital is
 
-            s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
+            s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{runs - 1} f_j(i).
         """
         staked = self.first_bet.staked
         first_factors = self.log_factors(self._fractions[:1], epsilon)[0]
@@ -389,46 +424,59 @@ class Capital:
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
-        grown = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
-        return np.asarray(after_first + grown)
+        return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
-    def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
-        """Returns the smallest k >= `steps` such that the first runs do not refute epsilon = k * _STEP.
+    def find_main_threshold(self, epsilon: float) -> float:
+        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
+
+        If half of a single run's canaries chose a threshold, it is the chosen one.
+        """
+        chosen = self.first_bet.chosen
+        if self.num_runs == 1 and chosen:
+            return chosen.cosine
+        on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
+        by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
+        return self._levels[by_threshold.argmax()]
+
+    def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
+        """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
 
         They refute an epsilon if the log capital against it reaches `target`.
         """
 
-        def is_refuted(step: int, components: int = _NUM_COMPONENTS) -> bool:
-            """Returns True if the first components refute an epsilon of `step` * _STEP."""
-            log_capital = self.compute_log(runs, step * _STEP)[:components]
-            return bool(special.logsumexp(log_capital) >= target)
+        def is_refuted(k: int, components: int | None = None) -> bool:
+            """Returns True if the first components (by default all) refute the epsilon k * _EPSILON_STEP."""
+            log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
+            return special.logsumexp(log_capital) >= target
 
-        if not is_refuted(steps):
-            return steps
-        # Bisection needs capital that falls with epsilon, as that on thresholds does.
+        # Bisection needs capital that falls as epsilon grows, as the capital on thresholds does. The capital
+        # on ramps may grow, so we add it in a search step by step.
         leap = 1
-        while is_refuted(steps + leap, _NUM_BETS):
+        while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
-        candidates = range(steps + leap // 2, steps + leap)
-        place = bisect_left(candidates, True, key=lambda step: not is_refuted(step, _NUM_BETS))
-        steps = candidates.start + place
-        while is_refuted(steps):
-            steps += 1
-        return steps
+        candidates = range(start, start + leap)
+        k = start + bisect_left(
+            candidates, True, key=lambda k: not is_refuted(k, _NUM_THRESHOLD_BETS)
+        )
+        while is_refuted(k):
+            k += 1
+        return k
 
     def find_path(self, target: float) -> Array:
         """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
-        first_unrefuted = 0  # the smallest multiple of _STEP that is not refuted yet
-        components = self.compute_log(1, 0.0)  # against that epsilon
+        first_unrefuted = (
+            0  # the smallest k such that epsilon = k * _EPSILON_STEP is not refuted yet
+        )
+        components = self.compute_log(1, 0.0)  # the log capital against that epsilon so far
         for run in range(self.num_runs):
-            if run:  # update `compute_log` with this run only
-                factors = self.log_factors(self._fractions[run : run + 1], first_unrefuted * _STEP)
+            if run:
+                factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
                 components = components + factors[0]
             if special.logsumexp(components) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
-                components = self.compute_log(run + 1, first_unrefuted * _STEP)
-            bounds.append(max(first_unrefuted - 1, 0) * _STEP)
+                components = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
+            bounds.append(max(first_unrefuted - 1, 0) * _EPSILON_STEP)
         return np.array(bounds)
 
 
@@ -439,53 +487,43 @@ def _compute_fractions(cosines: Array, levels: Array) -> Array:
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the initial split of the capital and the special bet on the first of the runs.
+    """Returns the special bet on the first of the runs, and the initial split of the capital.
 
-    Several runs in an unknown order get no bet. In a plain design with at least 40 inserted canaries, most of
-    the bet is on a threshold that half of them choose for the others (module's docstring).
-
-    Args:
-      runs: The cosines of inserted canaries (K,) of each run with any.
-      design: The design that they are from.
-      delta: The delta of epsilon.
+    `runs` are the cosines (K,) of inserted canaries of each run with any. Several runs in an unknown order
+    get no bet. In a plain design with at least 40 inserted canaries, most of the bet is on a threshold that
+    half of them choose for the others (module's docstring).
     """
     cosines = runs[0]
-    levels = cosine_of(_LIKELY, design.dimension)
-    log_rates = compute_log_rates(design, levels)
-    fractions = _compute_fractions(cosines, levels)
+    levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
         on_ramps = 0.1
         staked = 0.3
-
-    def win_on_likely(epsilon: float) -> float:
-        """Returns what a stake of 1 on the likely thresholds becomes."""
-        largest_means = np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
-        return float(np.mean(fractions / largest_means))
-
+    bet = FirstBet(
+        on_ramps=on_ramps,
+        staked=staked,
+        delta=delta,
+        log_rates=compute_log_rates(design, levels),
+        fractions=_compute_fractions(cosines, levels),
+    )
     if not design.in_order and len(runs) > 1:
-        return FirstBet(on_ramps, 0.0, win_on_likely)
+        return bet._replace(staked=0.0)
     if not design.plain or cosines.size < 2 * _MIN_PILOT:
-        return FirstBet(on_ramps, staked, win_on_likely)
+        return bet
 
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
     log_rate = float(compute_log_rates(design, threshold))
-    hits = float(np.mean(cosines[rest] > threshold))
-
-    def win_on_both(epsilon: float) -> float:
-        """Returns what a stake of 1 on the chosen and the likely thresholds becomes."""
-        by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))
-        largest_mean = max(by_epsilon / (1 - _ETA), delta / _ETA)
-        on_chosen = _CHOSEN_FRACTION * (hits / largest_mean)
-        return float(on_chosen + (1 - _CHOSEN_FRACTION) * win_on_likely(epsilon))
-
-    return FirstBet(on_ramps, 0.9, win_on_both, threshold)
+    hits = (cosines[rest] > threshold).mean()
+    return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
 
 
-def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draws a pilot of `size` of the values (n,), seeded by their ranks; returns indices (pilot, rest)."""
+def split_pilot(values: Array, size: int) -> tuple[Places, Places]:
+    """Draws `size` of the values (n,) as a pilot; returns the indices of (the pilot, the others).
+
+    The ranks of the values are the seed, so the draw does not depend on their scale.
+    """
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
@@ -495,13 +533,9 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the cosine that, as a threshold for other canaries, should prove the largest epsilon.
 
     A normal distribution fitted to the pilot predicts the other cosines. The threshold has the largest
-    log(h / a): h is the expected fraction of cosines above it minus two standard deviations, and a is the
-    rate of left-out canaries.
-
-    Args:
-      pilot: (n,) cosines of the pilot.
-      canaries: The number of other canaries.
-      dimension: d.
+    log(h / a). Here h is the expected fraction of cosines above the threshold minus two standard deviations,
+    and a is the probability that a left-out canary exceeds it. `pilot` are cosines (n,), and `canaries` is
+    the number of other canaries.
     """
     # `units` are cosines times sqrt(d). The end of the grid stays above 10 if sqrt(d) is smaller.
     root = np.sqrt(dimension)

@@ -34,19 +34,9 @@ from audit.laws.known_laws import ScoreFamily
 
 CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
 CURVE_POWER = 0.95  # the least power with which a failure to reject counts
-_MAX_CELLS = 16
-_SCORES_PER_CELL = 8  # the smallest mean, for two worlds of the smaller world's size
-_SCORING_STEPS = 8  # of Fisher scoring, which converges fast from a start near the best fit
-_HALVINGS = 60  # to the last digit
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each alternative
-# The fractions of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too
-# high.
-_LEVEL_FRACTIONS = np.array([0.2, 0.2, 0.6])
-_ALTERNATIVES = ("logistic", "laplace", "t3", "randomized_response")
-_MAX_PARAMETER = 30.0  # of an alternative
-_ROOT_2_PI = np.sqrt(2 * np.pi)
 
 
 class Fit(NamedTuple):
@@ -76,13 +66,9 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test that the trade-off curve is Gaussian.
+    """Returns the p-value of a test that the trade-off curve of scores, (n,) in and (m,) out, is Gaussian.
 
     It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
-
-    Args:
-      scores_in: (n,) scores of inserted canaries.
-      scores_out: (m,) scores of left-out canaries.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -100,7 +86,8 @@ def power(scores_in: Array, scores_out: Array) -> float:
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
         return 0.0
-    return min(_simulate_rejection_rate(known_laws.LAWS[name], null) for name in _ALTERNATIVES)
+    alternatives = ("logistic", "laplace", "t3", "randomized_response")
+    return min(_simulate_rejection_rate(known_laws.LAWS[name], null) for name in alternatives)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
@@ -110,7 +97,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
-    cells_out = np.flatnonzero(table[0])
+    cells_out = np.flatnonzero(table[0])  # with scores out
     cells_in = np.flatnonzero(table[1])
     have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
     drawn = np.empty((0, 3))
@@ -132,7 +119,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     worlds = []
     for size, of_cells in zip(sizes, normalized, strict=True):
         worlds.append(rng.multinomial(int(size), of_cells, _TABLES))
-    tables = np.stack(worlds, 1).astype(np.float64)
+    tables = np.stack(worlds, 1).astype(float)
     return _compute_statistics(tables, fit_tables(tables, start))
 
 
@@ -147,19 +134,20 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the test's p-values (...,) from statistics (..., 3), given those drawn under the null, (n, 3).
+    """Returns the test's p-values (...,) from its three statistics (..., 3): cells, spread and tails.
 
-    Each p-value is the tail of a distribution with the mean and variance of the drawn statistics: gamma for
-    cells and spread, and normal for tails. If r > 0 of the n drawn statistics reach the observed one, it is
-    at least (r + 1) / (n + 1), which is valid for any distribution. The result is the smallest of the three,
-    each divided by its fraction of the level.
+    The p-value of a statistic is the tail of a distribution with the mean and variance of the statistics
+    `drawn` (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
+    statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which is valid for any
+    distribution. The result is the smallest of the three p-values after a Bonferroni correction.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
     rate = mean / variance
     shape = mean * rate
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
-    # At least 1: tables of few scores vary too little around their own fit.
+    # In theory the deviation of tails is 1. It is lower for few scores, which vary too little around their
+    # fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
     excess = statistics[..., 2] - mean[2]
     smooth[..., 2] = special.ndtr(-excess / deviation)
@@ -167,13 +155,15 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
     empirical = (reaching + 1) / (len(drawn) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    corrected = p_values / _LEVEL_FRACTIONS
-    return np.asarray(np.minimum(corrected.min(-1), 1.0))
+    # Tails have most of the level: with a misfit there, an epsilon from mu is too high.
+    corrected = p_values / [0.2, 0.2, 0.6]
+    return np.minimum(corrected.min(-1), 1.0)
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects as many scores from a family, with the parameter that fits |mu| of
-    the null.
+    """Returns how often the test rejects scores from a family instead of the observed scores.
+
+    There are as many scores as observed. The family's parameter gives a fit with the observed |mu|.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -190,10 +180,10 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
     """Returns 48 ascending parameters of a family, and the mu fitted to infinitely many scores at each."""
-    parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
-    tables = [_compute_cell_probabilities(family, float(each), cells) for each in parameters]
+    parameters = np.geomspace(0.01, 30.0, 48)
+    tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in parameters]
     fits = fit_tables(np.array(tables))
-    return parameters, np.maximum.accumulate(fits.mu)
+    return parameters, np.maximum.accumulate(fits.mu)  # ascending, for interpolation
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
@@ -210,8 +200,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Counts scores in cells, and returns a table (2, cells) with left-out canaries (m,) in the first row.
 
     The second row counts inserted canaries (n,). Each of the 2 to 16 cells contains about the same fraction
-    of the scores, with equal weight for both worlds, and on average at least 8 if both worlds had the size of
-    the smaller. Equal scores share a cell.
+    of the scores, with equal weight for both worlds. If both worlds had the size of the smaller, the cells
+    would contain at least 8 scores on average. Equal scores share a cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -219,12 +209,12 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
     weights = (counts / sizes).mean(0)
-    # The weights of the distinct scores divide [0, 1] into intervals. A score's cell is that of the middle of
-    # its interval.
+    # The weights of the distinct scores divide [0, 1] into intervals, and the cells divide [0, 1] evenly. A
+    # score belongs to the cell that contains the middle of its interval.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
-    cells = np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MAX_CELLS)
+    cells = np.clip(2 * smaller_world // 8, 2, 16)
     _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # without empty cells
     return np.array([np.bincount(cell, world) for world in counts])
 
@@ -242,7 +232,7 @@ def approximate_fit(table: Array) -> Fit:
     z_out = quantiles[..., 0, :]
     z_in = quantiles[..., 1, :]
     # The variance of a normal quantile z is about p (1 - p) / (n density^2), where p is the probability below
-    # it. We weight cuts by the density, which varies most.
+    # it. We only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
     distances = z_out - z_in
     mu = np.average(distances, -1, 1 / variances, keepdims=True)
@@ -252,12 +242,13 @@ def approximate_fit(table: Array) -> Fit:
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)
 
     def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+        """Returns True for cuts with a smaller fraction of the mixture below them than observed."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
-        return np.asarray(fraction_in * below_in + (1 - fraction_in) * below_out < observed)
+        return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
     farthest = np.full(observed.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
-    low, high = bisect(is_too_low, -farthest, farthest, _HALVINGS)
+    low, high = bisect(is_too_low, -farthest, farthest, halvings=60)  # to the last digit
     return Fit(mu[..., 0], (low + high) / 2)
 
 
@@ -278,14 +269,14 @@ class _Cells(NamedTuple):
 
 def _expand(fit: Fit) -> _Cells:
     """Returns the cells of a fit in both worlds."""
-    # The ends of cells, (..., 2, cells + 1).
+    # The ends of cells, (..., 2, cells + 1), as standard normal scores in each world.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)
-    density = np.exp(-0.5 * edges**2) / _ROOT_2_PI
-    # A cut moves its own edge, and mu moves all edges of the world "in".
+    density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
+    # The derivatives of the edges: a cut moves its own edge, and mu moves all edges of the world "in" down.
     cells = probabilities.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
@@ -295,28 +286,30 @@ def _expand(fit: Fit) -> _Cells:
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
-    """Returns Fisher's information J' diag(weights) J, (..., p, p), with a ridge that makes it invertible.
+    """Returns Fisher's information J' diag(weights) J, (..., p, p).
+
+    A small ridge makes it invertible.
 
     Args:
       jacobian: J, (..., 2, cells, p) the derivatives of cell probabilities with respect to p parameters.
       weights: (..., 2, cells) each world's number of scores over the cell's probability.
     """
     of_worlds = np.swapaxes(jacobian, -1, -2) @ (weights[..., None] * jacobian)
-    return np.asarray(of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1]))
+    return of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1])
 
 
 def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells) after eight steps of Fisher scoring.
 
     With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
-    (counts / P). The default start is `approximate_fit`.
+    (counts / P). The default start is `approximate_fit`, from which eight steps converge.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
-    for _ in range(_SCORING_STEPS):
+    for _ in range(8):
         cells = _expand(fit)
         information = _compute_information(cells.jacobian, sizes / cells.probabilities)
-        # w: world, c: cell, p: parameter.
+        # The letters of the axes: w world, c cell, p parameter.
         gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
@@ -326,10 +319,10 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
 
-    A step closes at most 0.7 of a gap between cuts, and moves a parameter by at most 1.
+    We shorten steps that close more than 0.7 of a gap between cuts, or move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
-    closing = -np.diff(step[..., :-1])
+    closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
     allowed = 0.7 * gaps / np.maximum(closing, _TINY)
     ratios = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
@@ -347,7 +340,7 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
-    return np.asarray(np.maximum(statistic, 0.0))  # rounding may leave it below 0
+    return np.maximum(statistic, 0.0)  # rounding may leave it below 0
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
@@ -361,7 +354,7 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
     inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
-    # w: world, c: cell, q: term, p: parameter of the fit.
+    # The letters of the axes: w world, c cell, q term, p parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
     # The variance of the score is the information of c minus the part that the cuts and mu explain.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
@@ -371,15 +364,15 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     fit_information = _compute_information(cells.jacobian, inverse_variances)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
-    remaining = np.maximum(information - explained, 1e-9 * information)
-    return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
+    remaining = np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding
+    return score / np.sqrt(np.maximum(remaining, _TINY))
 
 
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients, at 0.
 
     The two terms of the log-likelihood ratio are quadratic, and cubic with the opposite sign of mu, which
-    bends the ratio towards 0. Scores are measured from the middle between both means.
+    bends the ratio towards 0. Both use a cell's mean score, measured from the middle between both means.
     """
     # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)
@@ -387,7 +380,8 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)
-    # A term changes only the probabilities of world "in": each by itself times the term minus its mean.
+    # A term only changes the world "in": the derivative of a cell's probability by the coefficient is the
+    # probability times (the term minus its mean).
     in_cells = cells.probabilities[..., 1, :, None]
     term_means = (in_cells * terms).sum(-2, keepdims=True)
     derivatives = np.zeros((*cells.probabilities.shape, 2))

@@ -7,21 +7,19 @@
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
 `audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
-we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
-runs draws them. So a bound does not depend on the order of runs or canaries, or on an increasing map
-of all scores.
+we test it. A *pilot* chooses the threshold and the bets. A hash of the set of runs draws it, so a bound does
+not depend on the order of runs or canaries, or on an increasing map of all scores.
 
-*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives K bits x_1..x_K, one error or not for
-each canary, with the sum S. Let m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random bits
-are all 1. The mean of m_l over n runs estimates mu_l. Two random l-subsets have i canaries in common with
-probability h_l(i), so
+*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
+error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random
+bits are all 1. The mean of m_l over n runs estimates mu_l. Two random sets of l canaries have i canaries in
+common with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
 bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1. Each of the L limits gets an L-th of
-the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3; Errata
-L1 in experiments/lidp/README.md).
+the error. The authors' code has an error at order 4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -64,9 +62,10 @@ class VarianceBound(NamedTuple):
     constant: float
 
 
-_VARIANCE_OF_BIT = VarianceBound(1.0, 0.0)
-Limits = tuple[float, float]
-Interval = Callable[[float, int, float, VarianceBound], Limits]
+_VARIANCE_OF_BIT = VarianceBound(linear=1.0, constant=0.0)  # x - x^2
+Limits = tuple[float, float]  # lower, upper
+# (mean, number of values, error of each limit, bound on a value's variance) -> limits of the true mean
+ComputeLimits = Callable[[float, int, float, VarianceBound], Limits]
 Proven = tuple[float, float | None]  # epsilon, and the mu that it follows from; None without a mu
 
 
@@ -75,7 +74,7 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (error counts, delta, error probability) to (epsilon, mu); mu may be None.
+      prove: Maps (error counts, delta, error probability) to (epsilon, the mu that it follows from or None).
       canaries: The smallest number of canaries per run that the method accepts.
     """
 
@@ -85,13 +84,14 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        If a user's coins may be unfair, we raise the error rates of the counted runs (`Coins.widen`), but not
-        of the pilot, whose choice must not depend on the counted runs' coins.
+        If a user's coins may be unfair, we raise the error rates of the counted runs (`Coins.widen`). We do
+        not raise those of the pilot, because its choices must not depend on the coins of the counted runs.
         """
         family = exact.GAUSSIAN if self.assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, 1 - confidence)
         errors = counted.rest
-        widened, error = design.widen(errors, 1 - confidence)
+        widened, error_left = design.widen(errors, 1 - confidence)
+        epsilon, mu = self.prove(counted._replace(rest=widened), delta, error_left)
         assumes = self.assumes
         if assumes == NOTHING:
             # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries.
@@ -101,13 +101,15 @@ class CanaryMethod(Method):
                 assumes = COINS
         guesses_in, guesses_out = errors.guesses()
         return Bound(
-            self.name,
-            *self.prove(counted._replace(rest=widened), delta, error),
-            delta,
-            confidence,
+            method=self.name,
+            epsilon=epsilon,
+            mu=mu,
+            delta=delta,
+            confidence=confidence,
             threshold=counted.threshold,
             false_positives=int(errors.alarms.sum()),
             false_negatives=int(errors.misses.sum()),
+            # With coins, only a part of the canaries, 1 / scale on average, is in each world.
             n_in=round(guesses_in / errors.scale_in),
             n_out=round(guesses_out / errors.scale_out),
             assumes=assumes,
@@ -117,20 +119,24 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    The threshold should give the largest bound on the parameter of `family` with this error.
+    The threshold should give the largest bound on the parameter of `family` with the error probability
+    `error`.
     """
     pilot, rest = design.split()
-    threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
+    sizes = rest.errors(
+        0.0
+    )  # at any threshold: the choice only uses the numbers of runs and guesses
+    threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
 def lifted(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
+    """Returns (the bound on epsilon at delta by betting, None) for any trade-off curve."""
     return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
 
 
 def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
+    """Returns (epsilon of the lower bound on mu, that bound) by betting, for any number of runs.
 
     The epsilon is a lower bound only if the trade-off curve of the average error rates is Gaussian.
     """
@@ -139,25 +145,30 @@ def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
 
 
 def _prove_lidp(
-    order: int, interval: Interval, counted: Counted, delta: float, error: float
+    order: int, compute_limits: ComputeLimits, counted: Counted, delta: float, error: float
 ) -> Proven:
-    """Returns the epsilon of the trade-off curve through both rates' upper limits (Pillutla et al., 2023).
+    """Returns (epsilon of the trade-off curve through both rates' upper limits, None instead of a mu).
 
-    It is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up to
-    `order`, a power of two. `interval` is `wilson` or `bernstein`.
+    Epsilon is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up
+    to `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
-    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error / 2, interval)
-    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error / 2, interval)
-    fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may raise the limit above 1
-    fnr = min(errors.scale_in * misses, 1.0)
-    return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None
+    _, missed = exchangeable_limits(
+        errors.misses, errors.canaries_in, order, error / 2, compute_limits
+    )
+    _, alarmed = exchangeable_limits(
+        errors.alarms, errors.canaries_out, order, error / 2, compute_limits
+    )
+    fpr = min(errors.scale_out * alarmed, 1.0)  # a scale above 1 may raise the limit above 1
+    fnr = min(errors.scale_in * missed, 1.0)
+    epsilon = float(conversions.epsilon_from_rates(fpr, fnr, delta))
+    return max(epsilon, 0.0), None
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 - error.
+    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x). Here z is the normal quantile of 1 - error.
 
     Args:
       mean: The average of the values.
@@ -165,7 +176,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
       error: The error probability of each limit.
       variance: An upper bound on the variance of a value.
     """
-    z = float(-special.ndtri(error))
+    z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
     # The variance of a value in [0, 1] is at most 1/4.
     largest_width = z / (2 * np.sqrt(n))
@@ -177,12 +188,13 @@ def bernstein(
 ) -> Limits:
     """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality, for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), with L = log(1 / error). The
-    arguments are those of `wilson`.
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error).
+    `wilson` describes the arguments.
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
-    largest_width = np.sqrt(log_per_value / 2)  # the variance is at most 1/4, and at least 0
+    # The variance of a value in [0, 1] is at most 1/4, and at least 0.
+    largest_width = np.sqrt(log_per_value / 2)
     lower_mean = mean - shift
     upper_mean = mean + shift
     low, _ = _solve(lower_mean, 2 * log_per_value, variance)
@@ -202,14 +214,14 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
-    # Rounding, or a variance bound below 0, can make it negative.
+    # Rounding can make the discriminant negative, and so can a variance bound below 0.
     discriminant = b * b - 4 * a * c
     root = np.sqrt(max(discriminant, 0.0))
     return (b - root) / (2 * a), (b + root) / (2 * a)
 
 
 def exchangeable_limits(
-    sums: Array, canaries: int, order: int, error: float, interval: Interval
+    sums: Array, canaries: int, order: int, error: float, compute_limits: ComputeLimits
 ) -> Limits:
     """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
 
@@ -219,53 +231,57 @@ def exchangeable_limits(
       sums: (n,) the sum of each run's bits.
       canaries: K, the number of bits, at least `order`.
       order: The highest moment to estimate, a power of two.
-      error: The error probability of each limit.
-      interval: `wilson` or `bernstein`.
+      error: The error probability of each limit of mu_1.
+      compute_limits: `wilson` or `bernstein`.
     """
     means = moments(sums, canaries, order)
-    limits: dict[int, Limits] = {}
+    limits: dict[int, Limits] = {}  # of the moment mu_j, by j
     for j in range(order, 0, -1):
         variance = _VARIANCE_OF_BIT
+        # The variance of the estimate of mu_j depends on moments up to mu_(2 j), whose limits we may have.
         if 2 * j <= order:
             variance = _bound_variance(j, canaries, limits)
-        limits[j] = interval(means[j], len(sums), error / order, variance)
+        limits[j] = compute_limits(means[j], len(sums), error / order, variance)
     return limits[1]
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order, from the sums (n,) of runs' K bits."""
-    # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
+    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of exchangeable bits.
+
+    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are the sums of each run's
+    bits, one for each of its `canaries`.
+    """
+    # A random bit after l others that are 1 is also 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
-    factors = ones_left / (canaries - taken)
-    tuples = np.cumprod(factors, axis=1)
-    return [1.0, *tuples.mean(axis=0).tolist()]
+    probabilities = np.cumprod(ones_left / (canaries - taken), axis=1)
+    return [1.0, *probabilities.mean(axis=0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
-    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
+    """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
-    In Var(m_j), identical sets (i = j) give the linear term. The others give the constant, with the upper
-    limits of mu_(j + 1), ..., mu_(2 j) in `limits`.
+    mu_j is the probability that j random canaries all give an error. Two random sets of j canaries have i in
+    common with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j)
+    give the linear term. The others give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
     """
-    common = np.arange(j + 1)
+    common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
-    overlaps = subsets / special.comb(canaries, j)
-    upper_limits = np.array([limits[2 * j - i][1] for i in range(j)])
-    constant = overlaps[:j] @ upper_limits
-    return VarianceBound(float(overlaps[j]), float(constant))
+    overlaps = subsets / special.comb(canaries, j)  # h(i)
+    upper_limits = [limits[2 * j - i][1] for i in range(j)]
+    return VarianceBound(linear=overlaps[j], constant=overlaps[:j] @ upper_limits)
 
 
 METHODS: dict[str, CanaryMethod] = {}
-for interval, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
+for compute_limits, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
     for order in (1, 2, 4):
-        name = f"lidp_{interval.__name__}_{order}"
+        name = f"lidp_{compute_limits.__name__}_{order}"
         METHODS[name] = CanaryMethod(
             name=name,
-            prove=functools.partial(_prove_lidp, order, interval),
+            prove=functools.partial(_prove_lidp, order, compute_limits),
             canaries=order,
             assumes=assumes,
-            label=f"LiDP {interval.__name__.capitalize()} {order}",
+            label=f"LiDP {compute_limits.__name__.capitalize()} {order}",
         )
 METHODS |= {
     LIFTED: CanaryMethod(
@@ -307,19 +323,19 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
     Three estimates of the error rates (`thresholds.Candidates`) predict a parameter at each score. The usual
-    choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
-    of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
-    usual score.
+    choice is the best score for normal distributions. If these predict 0, it is the score with the smallest
+    sum of counted rates. Another score replaces it if its raised rates predict a larger parameter than the
+    counted rates of the usual choice.
 
     Args:
       pilot: The runs that choose.
-      sizes: The errors of the other runs; only the numbers of runs and guesses count.
+      sizes: The errors of the other runs; only the numbers of runs and guesses matter.
       family: The trade-off functions, with the parameter.
       error: The error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # (2, 1): false positives, false negatives
+    # (2, 1): for false positives, for false negatives
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
@@ -327,9 +343,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     def predict(rates: Array) -> Array:
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
-        A mean over a world's guesses has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2
-        variance)) bounds the probability that it is off by x. The runs do not show a fraction log(1 / error)
-        / runs of them with a probability of about `error`.
+        We add two errors to a rate p. The mean over a world's guesses has the variance scale * p (1 - p) /
+        guesses, and the probability that it is off by x is at most about exp(-x^2 / (2 variance)). With n
+        runs, a fraction log(1 / error) / n of all possible runs is unseen with probability `error`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -4,9 +4,9 @@
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
-*Guesses.* An independent fair coin decides whether each of m canaries is inserted. From the release an
-adversary guesses exactly r of the coins, and v guesses are right. Only the coins must be independent. Our
-guess is the sign of a score minus the median, and we guess the r coins whose scores are farthest from it.
+*Guesses.* A fair coin decides whether each of m canaries is inserted. From the release an adversary guesses
+exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess that a canary is
+inserted if its score is above the median, and we guess the r coins whose scores are farthest from the median.
 
 A pilot, some of the canaries, chooses r from its coins and its scores. At delta = 0 the first bound is valid
 for any r chosen from the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is
@@ -51,15 +51,8 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
 MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
-_PILOT_FRACTION = 0.2  # of the coins
-_MIN_PILOT = 20  # coins
-_MIN_SPREAD = 1e-200  # avoids a division by 0
 # Fractions of the coins that may be guessed; small ones are evenly spaced in logarithms.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
-_HALVINGS = 40  # of an interval of epsilon
-_HALVINGS_OF_MU = 25  # of an interval of mu
-_COARSE_HALVINGS = 10  # to 1/128 of mu, to compare numbers of guesses
-_FIRST_MU = 8.0  # the first upper end of a search
 
 
 UNIFORM = Assumption(
@@ -91,7 +84,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted.
 
-    Its record has neither a rate nor a path over several runs.
+    It has no false-positive rate and no path over several runs.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives
@@ -123,49 +116,58 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. We round up the
-    # number of wrong guesses to be conservative.
-    numbers = ordered.guess_counts
-    wrong = np.ceil(numbers * (1 - ordered.expected_right))
-    limits = intervals.clopper_pearson_upper(wrong, numbers, error)
-    number = int(numbers[np.argmin(limits)])
-    right, counts = ordered.count_guesses(number)
-    epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
-    return Bound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, **counts, assumes=FAIR_COINS)
+    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. The pilot
+    # predicts the number of wrong guesses, which we round up to be conservative.
+    choices = ordered.guess_counts
+    wrong = np.ceil(choices * (1 - ordered.expected_right))
+    limits = intervals.clopper_pearson_upper(wrong, choices, error)
+    guesses = int(choices[np.argmin(limits)])
+    right, counts = ordered.count_guesses(guesses)
+    return Bound(
+        method=ONE_RUN_GUESSES,
+        epsilon=epsilon_from_guesses(len(ordered.right), guesses, right, delta, error),
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=FAIR_COINS,
+    )
 
 
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    The bound is proven for a fixed number of guesses (Errata O11). Its epsilon is valid if the trade-off
-    curve is Gaussian.
+    `design` has a single run. The bound is proven for a fixed number of guesses (Errata O11). Its epsilon is
+    valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
     coins = len(ordered.right)
-    numbers = ordered.guess_counts
-    expected_right = np.floor(numbers * ordered.expected_right)  # conservative
-    least = np.zeros(len(numbers))
-    # The largest mu that each number of guesses refutes, if as many are right as expected.
-    predicted, _ = bisect(
-        lambda mus: gaussian_refutes(coins, numbers, expected_right, mus, error),
-        least,
-        least + _FIRST_MU,
-        _COARSE_HALVINGS,
+    choices = ordered.guess_counts
+    # The best number of guesses refutes the largest mu if the pilot's prediction is right.
+    expected_right = np.floor(choices * ordered.expected_right)  # conservative
+    lowest = np.zeros(len(choices))
+    refuted, _ = bisect(
+        lambda mus: gaussian_refutes(coins, choices, expected_right, mus, error),
+        low=lowest,
+        high=lowest + 8.0,  # larger mu are rare
+        halvings=10,  # to 1/128 of mu, which is enough to compare them
     )
-    number = int(numbers[np.argmax(predicted)])
-    right, counts = ordered.count_guesses(number)
-    mu = mu_from_guesses(coins, number, right, error)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
+    guesses = int(choices[np.argmax(refuted)])
+    right, counts = ordered.count_guesses(guesses)
+    mu = mu_from_guesses(coins, guesses, right, error)
     return Bound(
-        ONE_RUN_GAUSSIAN, epsilon, mu, delta, confidence, **counts, assumes=FAIR_COINS_GAUSSIAN
+        method=ONE_RUN_GAUSSIAN,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        **counts,
+        assumes=FAIR_COINS_GAUSSIAN,
     )
 
 
-CoinMethod = Callable[
-    [Coins, float, float], Bound
-]  # (a single run, delta, confidence) -> the bound
-
+# (a single run, delta, confidence) -> the bound
+CoinMethod = Callable[[Coins, float, float], Bound]
 OF_COINS: dict[str, CoinMethod] = {
     ONE_RUN_GUESSES: from_guesses,
     ONE_RUN_GAUSSIAN: gaussian_from_guesses,
@@ -173,7 +175,7 @@ OF_COINS: dict[str, CoinMethod] = {
 
 
 class _OrderedCoins(NamedTuple):
-    """The coins outside the pilot, the most certain guess first, and how many of them we may guess.
+    """The coins outside the pilot, with the most certain guess first.
 
     Attributes:
       right: (coins,) how many of the most certain 1, 2, ... guesses are right.
@@ -185,26 +187,25 @@ class _OrderedCoins(NamedTuple):
     guess_counts: NDArray[np.int64]
     expected_right: Array
 
-    def count_guesses(self, number: int) -> tuple[int, dict[str, Any]]:
-        """Returns (how many of the first `number` guesses are right, the counts as fields of `Bound`).
+    def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
+        """Returns (how many of the most certain guesses are right, the counts as fields of `Bound`).
 
         In these fields, all guesses are scores in, and wrong guesses are false negatives.
         """
-        right = int(self.right[number - 1])
+        right = int(self.right[guesses - 1])
         return right, {
-            "threshold": None,
-            "false_positives": 0,
-            "false_negatives": number - right,
-            "n_in": number,
+            "false_negatives": guesses - right,
+            "n_in": guesses,
             "n_out": 0,
-            "counted": f"{right}/{number} right of {len(self.right)}",
+            "counted": f"{right}/{guesses} right of {len(self.right)}",
         }
 
 
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    A normal distribution fitted to the pilot predicts the fraction of right guesses.
+    We guess that a canary is inserted if its score is above the median. A normal distribution fitted to the
+    pilot predicts the fraction of right guesses for each fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
@@ -213,51 +214,51 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
     # The pilot and the order do not depend on the coins.
     certainty = np.abs(signed)
-    pilot_size = max(round(_PILOT_FRACTION * len(certainty)), _MIN_PILOT)
+    pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     guessable = guessable[:MAX_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
-    right = np.cumsum(signed[surest_first] > 0, dtype=np.int64)
-    counts = np.round(_GUESSED * len(right))
-    guess_counts = np.maximum(counts.astype(np.int64), 1)
+    right = np.cumsum(signed[surest_first] > 0)
+    guess_counts = np.maximum(np.round(_GUESSED * len(right)), 1)
 
-    centre = float(signed[pilot].mean())
-    spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # scores may all be equal
-    # We guess coins whose certainty exceeds the level at which their fraction is nearest to _GUESSED.
-    levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
-    rightly = special.ndtr((centre - levels) / spread)
-    wrongly = special.ndtr((-centre - levels) / spread)
+    mean = signed[pilot].mean()
+    spread = max(signed[pilot].std(), 1e-200)  # above 0, also if all scores are equal
+    # At each level of certainty, the probability that a coin is above the level with a right or wrong guess.
+    levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
+    rightly = special.ndtr((mean - levels) / spread)
+    wrongly = special.ndtr((-mean - levels) / spread)
     guessed = rightly + wrongly
-    nearest = np.abs(guessed[:, None] - _GUESSED).argmin(0)
-    return _OrderedCoins(right, guess_counts, (rightly / guessed)[nearest])
+    nearest_level = np.abs(guessed[:, None] - _GUESSED).argmin(0)
+    expected_right = (rightly / guessed)[nearest_level]
+    return _OrderedCoins(right, guess_counts.astype(np.int64), expected_right)
 
 
-def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
+def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the largest epsilon that the number of right guesses refutes, or 0 (`log_p_approximate`).
 
     Args:
       coins: The number of coins.
-      number: The number of guessed coins, taken as fixed.
+      guesses: The number of guessed coins, which the proof takes as fixed.
       right: The number of right guesses.
       delta: The delta of epsilon.
       error: The probability of refuting a true epsilon.
     """
     return find_largest_refuted(
-        lambda epsilon: log_p_approximate(coins, number, right, epsilon, delta) <= np.log(error),
-        1.0,
-        _HALVINGS,
+        lambda epsilon: log_p_approximate(coins, guesses, right, epsilon, delta) <= np.log(error),
+        first=1.0,
+        halvings=40,  # to 1e-12
     )
 
 
-def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
+def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
+    """Returns the largest mu such that the number of right guesses refutes mu-GDP, or 0.
 
-    The arguments are those of `epsilon_from_guesses`.
+    `epsilon_from_guesses` describes the arguments.
     """
     return find_largest_refuted(
-        lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
-        _FIRST_MU,
-        _HALVINGS_OF_MU,
+        lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
+        first=8.0,
+        halvings=25,  # to 1e-6; each takes as many steps as there are right guesses
     )
 
 
@@ -275,11 +276,12 @@ def log_p_approximate(
       epsilon: At least 0.
       delta: At least 0.
     """
-    law = scipy.stats.binom(guesses, special.expit(epsilon))  # of W
+    # W, the number of right guesses if each is right with the largest probability that epsilon allows.
+    law = scipy.stats.binom(guesses, special.expit(epsilon))
     below = np.arange(right - 1, -1, -1)
     masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
     ratios = masses / np.arange(1, right + 1)
-    largest_ratio = ratios.max(initial=0.0)
+    largest_ratio = ratios.max(initial=0.0)  # 0 without a right guess
     with np.errstate(divide="ignore"):  # without delta it is the log of 0
         log_delta_term = np.log(2 * canaries * delta * largest_ratio)
     log_p = np.logaddexp(law.logsf(right - 1), log_delta_term)
@@ -291,7 +293,9 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
-    The recursion of the module's docstring starts from q_v = S_v = error, and takes j down to 0.
+    Let q_j be the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
+    error, we compute the least q_j that mu-GDP allows down to j = 0 (module's docstring). If q_0 must be
+    above 1, the true q_v is below the error, which refutes mu.
 
     Args:
       canaries: m, the number of coins.
@@ -301,20 +305,20 @@ def gaussian_refutes(
       error: The level of the test.
     """
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
-    q = np.full(r.shape, error)  # q_(j+1), then q_j
-    q_sum = np.full(r.shape, error)  # S_(j+1), then S_j
+    q = np.full(r.shape, error)  # q_(j+1) at the start of a step, q_j at its end
+    q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
     most_right = int(v.max(initial=0))  # `initial` is for empty arrays
     for j in range(most_right - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
         # A probability above 1 is refuted already.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
-        # If j >= v, r - j may be 0, but the result is not used.
+        # For j >= v, r - j may be 0, but the result is not used.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
         least_q = np.maximum(q, required_q)
         started = j < v  # entries with a smaller v start later
-        # Larger values might overflow.
+        # Any value above 1 refutes, and larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    return np.asarray((v > 0) & (q > 1))  # without a right guess q is still the error
+    return (v > 0) & (q > 1)  # without a right guess nothing is refuted

@@ -11,14 +11,13 @@ Without any leakage the cosine has the distribution of `cosine_law`, which is ne
 None of these is a confidence bound. The first two treat the fitted distribution as the truth and ignore the
 error of the fit. The last two choose the threshold on the canaries that they count (Errata O7, O8).
 
-An *observed* canary was inserted. Cosines of *unobserved* canaries, which were not, are needed for maxima
-over rounds, whose distribution without leakage is unknown; the first two then fit the null to them. The
-formulas above are in units of 1/sqrt(d).
+An *observed* canary was inserted, an *unobserved* canary was left out. Cosines may be maxima over rounds,
+whose distribution without leakage is unknown. Then the first two fit it to the unobserved cosines. Means and
+deviations in the code are in units of 1/sqrt(d).
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -39,12 +38,7 @@ LIMITS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
 
 _STANDARD = Gaussian(0.0, 1.0)
-_SIMULATED_FITS = 2000  # simulated fits of means and deviations
-_EXACT_BELOW = 1000  # dimensions; the paper's code uses the normal limit from there on
-_TINY = 1e-300  # replaces a false-positive rate that underflows to 0, which would give infinity
-_LEVEL_OF_FITS = 0.95  # the confidence in the records of fits, which do not use it
-_FIT_CAVEAT = "a Gaussian fit taken for the truth"
-_LIMIT_CAVEAT = "in-sample: the best of all thresholds"
+_SIMULATED_FITS = 2000
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
@@ -57,11 +51,11 @@ def fit(values: Array, dimension: int) -> Gaussian:
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between normal distributions with both means and the null's deviation."""
+    """Returns the exact epsilon between the null and the observed distribution with the null's deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
-# (normal distribution of unobserved cosines, that of observed cosines, delta) -> epsilon
+# (distribution without leakage, distribution of observed cosines, delta) -> epsilon
 FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_FITTED: gaussians.epsilon,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
@@ -75,8 +69,16 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
-        epsilon = in_sample(run, delta, 1 - confidence, prior)
-        rows.append(_make_estimate(name, run, epsilon, delta, confidence, caveat=_LIMIT_CAVEAT))
+        estimate = Estimate(
+            method=name,
+            epsilon=in_sample(run, delta, 1 - confidence, prior),
+            delta=delta,
+            confidence=confidence,
+            n_in=len(run.observed),
+            n_out=len(run.unobserved),
+            caveat="in-sample: the best of all thresholds",
+        )
+        rows.append(estimate)
     return rows
 
 
@@ -84,7 +86,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 simulated fits to samples of the fitted distributions. `name` is a key of FITTED.
+    2,000 simulated fits to samples of the fitted distributions. `name` is a key of FITTED. The record's
+    confidence of 0.95 has no effect.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -97,13 +100,14 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved)
     compute = FITTED[name]
-    return _make_estimate(
-        name,
-        run,
-        float(compute(null, seen, delta)),
-        delta,
-        _LEVEL_OF_FITS,
-        caveat=_FIT_CAVEAT,
+    return Estimate(
+        method=name,
+        epsilon=float(compute(null, seen, delta)),
+        delta=delta,
+        confidence=0.95,
+        n_in=observed,
+        n_out=unobserved,
+        caveat="a Gaussian fit taken for the truth",
         standard_error=float(compute(redrawn_null, redrawn_seen, delta).std()),
         noise_floor=noise_floor(name, observed, unobserved, delta),
     )
@@ -114,25 +118,23 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
 
     They come from 2,000 simulated fits. Without unobserved canaries the null is not fitted (Errata O2 of
-    experiments/one_shot/README.md).
-
-    Args:
-      method: A key of FITTED.
-      observed, unobserved: The numbers of canaries.
-      delta: The delta of epsilon.
+    experiments/one_shot/README.md). `method` is a key of FITTED, and `observed` and `unobserved` are the
+    numbers of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
     if unobserved:
         null = _draw_fits(rng, _STANDARD, unobserved)
     values = FITTED[method](null, _draw_fits(rng, _STANDARD, observed), delta)
-    mean = float(values.mean())
-    quantile_95 = float(np.quantile(values, 0.95))
-    return NoiseFloor(mean, quantile_95, values.size)
+    return NoiseFloor(
+        mean=float(values.mean()),
+        quantile_95=float(np.quantile(values, 0.95)),
+        audits=_SIMULATED_FITS,
+    )
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
-    """Draws means and standard deviations (2000,) of samples of `canaries` normally distributed values.
+    """Draws means and standard deviations (2000,) of samples of n = `canaries` normally distributed values.
 
     We do not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n)
     over the true variance is chi-squared with n - 1 degrees of freedom.
@@ -144,21 +146,14 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
     return Gaussian(means, deviations)
 
 
-def _make_estimate(
-    name: str, run: Cosines, epsilon: float, delta: float, confidence: float, **others: Any
-) -> Estimate:
-    """Returns the record of an estimate from a run, without mu, threshold and counted errors."""
-    counts = (0, 0, len(run.observed), len(run.unobserved))
-    return Estimate(name, epsilon, None, delta, confidence, None, *counts, **others)
-
-
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    Epsilon at a threshold is that of the trade-off curve through upper limits of both error rates
-    (`conversions.epsilon_from_rates`). Without unobserved canaries we know the false-positive rate: that of
-    the distribution of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit
-    too, so even at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
+    At each threshold, a trade-off curve through upper limits of both error rates gives epsilon
+    (`conversions.epsilon_from_rates`). Without unobserved canaries we know the false-positive rate. It is the
+    tail of the distribution of a cosine. From 1,000 dimensions on it is the tail of the normal limit, as in
+    the paper's code. With unobserved canaries both rates have limits, so even at a fixed threshold they are
+    valid only with probability 1 - 2 error (Errata O8).
 
     Args:
       run: The cosines.
@@ -167,12 +162,12 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
       prior: The prior of the limits' beta law, 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.
     """
     points = np.sort(run.observed)
-    misses = np.arange(len(points))
     if not len(run.unobserved):
+        misses = np.arange(len(points))  # for a threshold just below each point
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
-        if run.dimension < _EXACT_BELOW:
+        if run.dimension < 1000:
             log_fpr = cosine_law.log_sf(points, run.dimension)
-        fpr = np.maximum(np.exp(log_fpr), _TINY)
+        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # 0, by underflow, would give infinity
     else:
         levels = np.concatenate([[-np.inf], run.observed, run.unobserved])
         alarms, misses = thresholds.count_errors(points, run.unobserved, levels)

@@ -16,17 +16,9 @@ from audit.laws import conversions, intervals
 from audit.methods.exact import GAUSSIAN, Family
 
 Counts = NDArray[np.int64]
-# These constants are tuned. No bound's validity depends on them.
-_PRIOR = 5.0  # the number of scores of normal distributions that we add to the pilot's, as a prior
-# Over the root of the pilot's size, the relative error of limits that we predict from its counts.
-_DOUBT = 1.7
-# We trust the counts at a rank if at least this number of the pilot's scores are beyond it.
-_STEADY = 8
-# Standard deviations between the counts and normal distributions that refute the latter.
-_MISFIT = 1.8
-_CLEAR = 1.5  # standard deviations by which we raise counted rates
-_LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
-_MAX_THRESHOLDS = 200_000  # of `best_empirical`
+# The number of scores of normal distributions that we add to a pilot's counts, as a prior. This constant and
+# others in this module are tuned. No bound's validity depends on them.
+_PRIOR = 5.0
 
 
 class ErrorCounts(NamedTuple):
@@ -49,21 +41,19 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 
 
 def best_empirical(scores_in: Array, scores_out: Array, error: float) -> tuple[float, float]:
-    """Returns the threshold with the largest mu on the scores, and that mu.
+    """Returns the threshold with the largest mu on the scores, and its mu.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    thinned out evenly from 200,000 on. At each, mu is that of the Gaussian trade-off curve through
-    Clopper-Pearson upper limits of both error rates (Errata H12 of experiments/hidden_state/README.md). The
-    largest is not a confidence bound because the same scores choose the threshold.
+    thinned out evenly from 200,000 on to save time. The Gaussian trade-off curve through Clopper-Pearson
+    upper limits of both error rates gives mu (Errata H12 of experiments/hidden_state/README.md). The largest
+    mu is not a confidence bound because the same scores choose the threshold.
 
-    Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it; at least two scores must differ.
-      error: The error probability of each rate's upper limit.
+    Scores are (n,) in and (m,) out, and at least two must differ. `error` is the error probability of each
+    rate's upper limit.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
-    points = distinct[:-1] / 2 + distinct[1:] / 2
-    points = points[:: 1 + len(points) // _MAX_THRESHOLDS]
+    points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
+    points = points[:: 1 + len(points) // 200_000]
     counts = count_errors(scores_in, scores_out, points)
     fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
     fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
@@ -94,7 +84,7 @@ def choose_on_pilot(
     ROC curve, which varies little between pilots. Under a Gaussian curve the scores are normal, up to an
     increasing map. In other families, the pilot's error counts overrule the usual choice if they clearly
     contradict normal distributions, or clearly predict a larger bound at another rank. The choice depends
-    only on the order of the scores.
+    only on the order of the scores. A poor choice makes the bound weaker, but not wrong.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -111,19 +101,21 @@ def choose_on_pilot(
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     normal, counted, places, misfits = np.hstack([by_in, by_out])
-    best = int(np.argmax(normal))
+    best = np.argmax(normal)
     if family is not GAUSSIAN:
-        steady = places >= _STEADY
-        # The margin is the error of the counts. A poor choice makes the bound weaker, but not wrong.
-        margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        if np.abs(misfits[steady]).max(initial=0.0) > _MISFIT:
-            best = int(np.argmax(np.where(steady, counted, -np.inf)))
-        elif counted.max() > margin * max(counted[best], 0.0):
-            best = int(np.argmax(counted))
+        is_steady = (
+            places >= 8
+        )  # ranks with enough of the pilot's scores beyond them to trust the counts
+        # The relative error of bounds that we predict from the counts.
+        doubt = 1.7 / np.sqrt(min(len(pilot_in), len(pilot_out)))
+        if np.abs(misfits[is_steady]).max(initial=0.0) > 1.8:  # standard deviations
+            best = np.argmax(np.where(is_steady, counted, -np.inf))
+        elif counted.max() > (1 + doubt) * max(counted[best], 0.0):
+            best = np.argmax(counted)
     ranks_in = by_in.shape[1]
     if best < ranks_in:
-        return Rank(is_in=True, rank=2**best)
-    return Rank(is_in=False, rank=2 ** (best - ranks_in))
+        return Rank(is_in=True, rank=2 ** int(best))
+    return Rank(is_in=False, rank=2 ** int(best - ranks_in))
 
 
 def _judge_ranks(
@@ -138,26 +130,26 @@ def _judge_ranks(
     """Predicts the bounds that thresholds at the scores of ranks 1, 2, 4, ... of a world, "own", will prove.
 
     A threshold is the score of rank r, from the lowest, of the own world. We guess that lower scores are of
-    the other world. The errors are r - 1 guesses on the own world, and the scores of the other world above
-    the threshold. Ranks end at half of the scores.
+    the other world. So the errors are the r - 1 lower scores of the own world, and the scores of the other
+    world above the threshold. Ranks end at half of the scores.
 
     Args:
       own: The pilot's scores of the own world.
       other: The pilot's scores of the other world, most of them lower.
       n_own, n_other: The numbers of scores of both worlds that will be counted.
-      mu: The distance of both worlds in standard deviations, if they are normal.
+      mu: The distance between the means of both worlds in standard deviations, if they are normal.
       family: The trade-off functions, which are symmetric, with the privacy parameter.
       error: The error probability of each rate's upper limit.
 
     Returns:
       (4, R), for each of R ranks: the bound predicted from normal distributions; the bound predicted from the
-        pilot's counts; how many of the pilot's own scores reach up to the rank; and by how many standard
+        pilot's counts; the number of the pilot's own scores up to the rank; and by how many standard
         deviations the counts differ from normal distributions. Bounds are rounded to give the same choice on
         all platforms.
     """
-    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
+    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of the own world below the threshold
-    # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
+    # The rank, from 1, of the pilot's score nearest to each threshold: of n scores, the k-th lowest is near
     # the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
@@ -165,8 +157,8 @@ def _judge_ranks(
     below = np.searchsorted(np.sort(other), score_at_place)
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
-    # The normal distribution is a prior of the counts. From the score to the quantile, the fraction of lower
-    # scores changes by the same factor as under the normal distribution.
+    # The normal distribution is a prior of the counts. From the pilot's score to the threshold, the fraction
+    # of lower scores of the other world changes by the same factor as under the normal distribution.
     size = len(other)
     fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
     fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
@@ -176,7 +168,8 @@ def _judge_ranks(
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(family.parameter(other_limits, own_limit), 9)
 
-    # A count varies binomially with the other scores, and with the score's position by about 1 / sqrt(place).
+    # A count varies binomially with the other scores. It also varies because the position of the pilot's
+    # score has a relative error of about 1 / sqrt(place).
     expected = size * normal_at_place
     from_other = expected * (1 - normal_at_place)
     from_own = expected**2 / places
@@ -185,13 +178,14 @@ def _judge_ranks(
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
-    """Returns the distance mu, in standard deviations, of two normal distributions with the pilot's AUC.
+    """Returns the mu such that N(mu, 1) and N(0, 1) have the area under the ROC curve (AUC) of the pilot.
 
-    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). We add a tied pair to avoid an AUC of 0 or 1.
+    Their AUC is Phi(mu / sqrt(2)). We add a tied pair of scores to avoid an AUC of 0 or 1. If a world is
+    empty, mu is 0.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
-    return float(np.sqrt(2) * special.ndtri(area))
+    return np.sqrt(2) * special.ndtri(area)
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
@@ -203,7 +197,7 @@ def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
     looked_up = np.sort(scores_in)  # sorted scores are found much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
-    return float(below + below_or_equal) / 2
+    return float(below + below_or_equal) / 2  # each tie is in one of the two sums
 
 
 class Candidates(NamedTuple):
@@ -213,7 +207,7 @@ class Candidates(NamedTuple):
       thresholds: (T,) the distinct scores, ascending.
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
-      counted: (2, T) the counted rates, with a few scores of the normal distributions added.
+      counted: (2, T) the counted rates, with a few scores of the normal distributions added as a prior.
       raised: (2, T) `counted` plus 1.5 standard deviations, because the best of many counts may be lucky.
     """
 
@@ -235,17 +229,17 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
     # We model scores out as N(0, 1) and scores in as N(mu, 1). Each threshold is mapped to a number z: the
     # same fraction of their mixture is below z as of the pilot's scores below the threshold.
-    mu = 0.0
-    if n_in and n_out:
-        mu = _estimate_separation(pilot_in, pilot_out)
+    mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
-    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / total
-    z = np.interp(np.cumsum(counts) / (total + 1), mixture, _LATENT)
+    grid = np.linspace(-12.0, 12.0, 4801)  # of z
+    mixture = (n_in * special.ndtr(grid - mu) + n_out * special.ndtr(grid)) / total
+    z = np.interp(np.cumsum(counts) / (total + 1), mixture, grid)
     normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
 
+    # We add _PRIOR scores of the normal distributions to each world's counts.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
     counted = (errors + _PRIOR * normal) / sizes
     deviations = np.sqrt(counted * (1 - counted) / sizes)
-    raised = np.minimum(counted + _CLEAR * deviations, 1.0)
+    raised = np.minimum(counted + 1.5 * deviations, 1.0)
     return Candidates(distinct, normal, counted, raised)

@@ -21,13 +21,14 @@ from audit.storage.store import Store
 from audit.written import Level
 
 LEVELS = (1e-5, 0.95)
-COUNTS = (0.25, 3, 4, 30, 30)
+COUNTS = {"threshold": 0.25, "false_positives": 3, "false_negatives": 4, "n_in": 30, "n_out": 30}
 LUCK = Assumption("luck", "fortune", "a lucky day", "nobody has seen it fail")
 GUESS = Assumption("a guess", NO_BOUND, "no bound: a guess", "guessed, not counted")
 
 
 def planted(scores_in, scores_out, delta, confidence):
-    return Bound("planted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK)
+    level = {"delta": delta, "confidence": confidence}
+    return Bound(method="planted", epsilon=1.234, **level, **COUNTS, assumes=LUCK)
 
 
 TOLD = {"label": "Planted", "legend": "planted: luck", "mark": Mark("black", "D", 5, 4)}
@@ -35,7 +36,8 @@ BOUND = ScoreMethod(name="planted", compute=planted, assumes=LUCK, **TOLD)
 
 
 def guessed(scores_in, scores_out, delta, confidence):
-    return Estimate("guessed", 99.0, None, delta, confidence, *COUNTS, caveat=GUESS.text)
+    level = {"delta": delta, "confidence": confidence}
+    return Estimate(method="guessed", epsilon=99.0, **level, **COUNTS, caveat=GUESS.text)
 
 
 SHOWN = {"label": "Guessed", "legend": "guessed (no bound)", "mark": Mark("purple", "v", 5, -1)}

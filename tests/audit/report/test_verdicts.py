@@ -26,11 +26,12 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts
 
 def conclusion(gaussian, free, upper):
     """Bounds of given epsilons; the in-sample one is absurd and must not matter."""
-    rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
-    absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
+    rest = {"delta": 1e-5, "confidence": 0.95, "threshold": 0.0, "n_in": 10, "n_out": 10}
+    rest |= {"false_positives": 1, "false_negatives": 1}
+    absurd = Estimate(method="in_sample", epsilon=99.0, mu=9.0, **rest, caveat="made up")
     bounds = (
-        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
-        Bound("assumption_free", free, None, *rest, assumes=NOTHING),
+        Bound(method="if_gaussian", epsilon=gaussian, mu=1.0, **rest, assumes=GAUSSIAN_CURVE),
+        Bound(method="assumption_free", epsilon=free, **rest, assumes=NOTHING),
     )
     worlds = np.zeros(10), np.ones(10)
     fields = {"estimates": (absurd,), "bounds": bounds, "upper_bound": upper, "curve": None}
