@@ -66,31 +66,52 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values."""
+    """Returns the rows of all tables of bounds: lower bounds, upper bounds, then values that are no bounds.
 
-    def make_row(finding: Finding, assumes: Assumption, sign: str) -> BoundRow:
-        """Returns the row of a lower bound or an estimate."""
-        name = finding.method
-        label = name
-        if not conclusion.is_one_run:
-            label = method_of(finding).label
-        counts = _count(finding, conclusion)
-        return BoundRow(
-            name, label, finding.epsilon, finding.mu, assumes, sign, at_least, counts, finding
-        )
-
-    rows = [make_row(bound, bound.assumes, "≥") for bound in conclusion.ranked()]
+    The estimates of a single run are not among them, because they have their own table.
+    """
+    rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
-        name = upper.label
-        row = BoundRow(name, name, upper.epsilon, finite(upper.mu), upper.assumes, "≤")
-        rows.append(row._replace(upper=upper))
-    if conclusion.is_one_run:  # its estimates have a separate table
+        row = BoundRow(
+            name=upper.label,
+            label=upper.label,
+            epsilon=upper.epsilon,
+            mu=finite(upper.mu),
+            assumes=upper.assumes,
+            sign="≤",
+            upper=upper,
+        )
+        rows.append(row)
+    if conclusion.is_one_run:
         return rows
     for estimate in conclusion.estimates:
-        rows.append(make_row(estimate, method_of(estimate).assumes, ""))
+        rows.append(_make_row(estimate, conclusion, method_of(estimate).assumes, sign=""))
     if conclusion.expected is not None:
-        rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
+        row = BoundRow(
+            name="linear_losses",
+            label="linear losses",
+            epsilon=conclusion.expected,
+            mu=None,
+            assumes=EXPECTED,
+        )
+        rows.append(row)
     return rows
+
+
+def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
+    """Returns the row of a lower bound or an estimate; `assumes` and `sign` are those of `BoundRow`."""
+    name = finding.method
+    return BoundRow(
+        name=name,
+        label=name if conclusion.is_one_run else method_of(finding).label,
+        epsilon=finding.epsilon,
+        mu=finding.mu,
+        assumes=assumes,
+        sign=sign,
+        show=at_least,
+        counts=_count(finding, conclusion),
+        finding=finding,
+    )
 
 
 def show_floor(floor: NoiseFloor) -> str:
@@ -142,27 +163,33 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
-    """Returns the cells of a finding's counts: threshold, false positives and false negatives.
+    """Returns the cells of a finding's counts: its threshold, false positives and false negatives.
 
     Errors are counts over scores if runs have a single canary, and percentages otherwise, since scores of one
     run may depend on each other. A single run has one cell in words.
     """
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
-
-    def show_rate(errors: int, scores: int) -> str:
-        """Returns the errors among scores as a count or a percentage."""
-        if conclusion.has_one_canary:
-            return f"{errors}/{scores}"
-        # Errors can exceed the half of all coins that counts as scores.
-        return f"{min(errors / scores, 1):.2%}"
-
+    show_rate = _show_ratio if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
         positives = show_rate(finding.false_positives, finding.n_out)
-    else:  # the exact rate of a known law, without scores out
+    else:  # a known law gives the exact rate, without scores out
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_rate(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
+
+
+def _show_ratio(errors: int, scores: int) -> str:
+    """Returns the number of errors over the number of scores, such as "3/100"."""
+    return f"{errors}/{scores}"
+
+
+def _show_percent(errors: int, scores: int) -> str:
+    """Returns the errors in percent of the scores, at most 100%.
+
+    Methods count errors over all coins, but only half of the coins as scores, so the errors may be more.
+    """
+    return f"{min(errors / scores, 1):.2%}"
 
 
 def _show_assumption(row: BoundRow) -> str:

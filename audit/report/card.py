@@ -1,6 +1,6 @@
 """Audit cards: records of audits, as JSON, that others can recompute from the scores.
 
-If the public registry of deployments of differential privacy (OpenDP) has a field, we use its name.
+Fields have the names of OpenDP's public registry of deployments of differential privacy, if it has them.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
 claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores.
 """
@@ -113,47 +113,40 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
     Provenances may differ. The commitment must be the hash of the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
-    return _compare("", card, {**recomputed, **own})
+    stated = dict(_flatten("", card))
+    expected = dict(_flatten("", {**recomputed, **own}))
+    for place in {**stated, **expected}:
+        pair = (stated.get(place), expected.get(place))
+        are_numbers = all(isinstance(value, int | float) for value in pair)
+        if pair[0] != pair[1] and not (are_numbers and math.isclose(*pair)):
+            in_card, by_scores = map(shown, pair)
+            yield f"{place[1:]} is {in_card} in the card and {by_scores} by these scores"
 
 
-def _compare(path: str, stated: Any, recomputed: Any) -> Iterator[str]:
-    """Yields each difference between a part of a card and the recomputed part.
+def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the numbers and texts in a part of a card, each with its place, such as ".bounds[0].mu".
 
-    `path` is the place of the part in the card, such as ".bounds[0]", for the text.
+    `place` is the place of the part itself.
     """
-    if isinstance(stated, dict) and isinstance(recomputed, dict):
-        for name in {**stated, **recomputed}:
-            yield from _compare(f"{path}.{name}", stated.get(name), recomputed.get(name))
-    elif (
-        isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed)
-    ):
-        for i, pair in enumerate(zip(stated, recomputed, strict=True)):
-            yield from _compare(f"{path}[{i}]", *pair)
-    elif not _agree(stated, recomputed):
-        values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
-        yield f"{path[1:]} is {values}"
-
-
-def _agree(stated: Any, recomputed: Any) -> bool:
-    """Returns True if two values of JSON are equal, or are numbers with nine equal digits."""
-    if isinstance(stated, int | float) and isinstance(recomputed, int | float):
-        return math.isclose(stated, recomputed)
-    return bool(stated == recomputed)
+    if isinstance(part, dict):
+        for name, value in part.items():
+            yield from _flatten(f"{place}.{name}", value)
+    elif isinstance(part, list):
+        for i, value in enumerate(part):
+            yield from _flatten(f"{place}[{i}]", value)
+    else:
+        yield place, part
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields on the claim: its kind, its numbers, and its class with the class's fields.
+    """Returns the card's fields on the claim: the variant of DP, its parameters, and the claim's class.
 
-    Without a claim the class is None.
+    The class comes with the arguments that make the claim again. Without a claim the class is None.
     """
     claim = conclusion.claim
-    unit = _ADD_OR_REMOVE
-    if isinstance(claim, RandomAllocation):
-        unit = ZERO_OUT
+    unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
-    variant = "Gaussian DP"
-    if mu is None:
-        variant = "Approximate DP"
+    variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
     fields = {}
     for name in getattr(claim, "__dataclass_fields__", ()):
@@ -166,10 +159,14 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the first bound for any curve, which decides, and how many times it looks at the scores."""
-    for bound in conclusion.ranked():
+    """Returns the method of the first bound for any curve, and how many times it looks at the scores.
+
+    The verdict uses this bound. A single run with a fitted null has only estimates, so there is no bound.
+    """
+    method = {"name": "no bound", "assumes": "nothing"}
+    looks = 1
+    for bound in reversed(conclusion.ranked()):
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}
-            return {"method": method, "looks": len(bound.path) or 1}
-    # A single run's cosines with a fitted null give only estimates.
-    return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}
+            looks = len(bound.path) or 1  # a bound after each run looks once per run
+    return {"method": method, "looks": looks}
