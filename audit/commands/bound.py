@@ -40,7 +40,6 @@ from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
 from audit.report import bounds_table, subjects
 from audit.result import Result, card
-from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 from audit.storage.score_files import Evidence
 from audit.written import Level, at_least, write_json
@@ -239,7 +238,6 @@ def _make_claim() -> Claim | None:
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)
     if FLAGS.noise_multiplier is None:
         return None
-    require_noise(FLAGS.noise_multiplier)
     optional: dict[str, Any] = {}
     for name in ("sampling_rate", "k", "insert", "lipschitz"):
         if cli.is_given(name):

@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_ONLY_FLAGS = (
-    "AUDIT_ONLY_FLAGS"  # run.sh sets this variable to check the flags before an installation
-)
+# run.sh sets this environment variable to check the flags before an installation.
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
@@ -40,34 +40,38 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     `keeps` is True if the command keeps finished work, so that an interrupted command can continue. The
     message at an interrupt then says this.
     """
-
-    def run_main(argv: Sequence[str]) -> int:
-        """Calls `main` and returns the exit status."""
-        try:
-            if len(argv) > 1:
-                raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
-            if os.environ.get(_ONLY_FLAGS):
-                return 0
-            main()
-            sys.stdout.flush()  # raises an error of printing here
-        except InputError as error:
-            return _report_error(str(error))
-        except MemoryError:
-            return _report_error("out of memory: ask for less")
-        except OSError as error:
-            return _report_unprinted(error)
-        return 0
-
     if keeps:
         dispatch.is_kept.set()
     dispatch.install()
-    app.run(run_main, flags_parser=_parse_flags)
+    app.run(partial(_run_main, main), flags_parser=_parse_flags)
+
+
+def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
+    """Calls `main` and returns the exit status.
+
+    `argv` is the command line without its flags: the program, and arguments that are not flags.
+    """
+    try:
+        if len(argv) > 1:
+            raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
+        if os.environ.get(_ONLY_FLAGS):
+            return 0
+        main()
+        sys.stdout.flush()  # raises an error of printing here
+    except InputError as error:
+        return _report_error(str(error))
+    except MemoryError:
+        return _report_error("out of memory: ask for less")
+    except OSError as error:
+        return _report_unprinted(error)
+    return 0
 
 
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It reports nothing if the reader of a pipe has ended, as `head` does. It raises errors about files again.
+    If the reader of a pipe has ended, as `head` does, it reports nothing. Raises the error again if it is
+    about a named file, because then stdout is not the problem.
     """
     if error.filename is not None:
         raise error
@@ -85,10 +89,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:
-        sys.exit(_report_error(_describe_illegal_value(error)))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
-        sys.exit(_report_error(f"{error}: see --help"))
+        message = str(error).removeprefix("flag ")
+        sys.exit(_report_error(f"{message}: see --help"))
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -109,23 +112,6 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
     for other in others:
         is_clash = is_given(name) and is_given(other)
         require(not is_clash, f"--{other} conflicts with --{name}: drop one")
-
-
-def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
-
-    Absl's message is "flag --name=value: reason". Advice replaces the reason if absl has some.
-    """
-    reason = str(error.__context__)
-    flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
-    name = flag_and_value.partition("=")[0].removeprefix("--")
-    parser = flags.FLAGS[name].parser
-    advice = parser.syntactic_help  # such as "an integer"
-    if isinstance(parser, flags.BooleanParser):
-        advice = "true or false"
-    if not advice:
-        return f"{flag_and_value}: {reason}"
-    return f"{flag_and_value}: give {advice}"
 
 
 def _format_help() -> str:
@@ -162,19 +148,23 @@ def printable(text: str) -> str:
 
 def one_line(message: str) -> str:
     """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
-
-    def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag for a match of a field's name, and "=value" or ""."""
-        name, value = match.groups()
-        field = make.fields().get(name)
-        if field is None:  # the name is that of a command's own flag
-            return f"--{name}{value}"
-        if not field.has_flag:
-            return f"{name}{value}"
-        return f"--{field.flag}{value}"
-
     line = " ".join(message.split())
-    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, line))
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
+
+
+def _write_as_flag(match: re.Match[str]) -> str:
+    """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
+
+    The groups of the match are the field's name, and "=value" or an empty text. A field without a flag only
+    loses its backticks. Any other name is a flag of the command itself.
+    """
+    name, value = match.groups()
+    field = make.fields().get(name)
+    if field is None:
+        return f"--{name}{value}"
+    if field.has_flag:
+        return f"--{field.flag}{value}"
+    return f"{name}{value}"
 
 
 def define_optional(kind: type, **helps: str) -> None:

@@ -29,7 +29,6 @@ from audit.storage import index
 from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
-from audit.written import counted
 
 
 @cache
@@ -42,10 +41,8 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     if kind is not Setting:
         return declared(kind)
     models: dict[str, list[str]] = {}  # by data set
-    for (
-        name,
-        row,
-    ) in tasks().items():  # `sizes` has the names of a model that comes in several sizes
+    for name, row in tasks().items():
+        # `sizes` has the names of a model that comes in several sizes.
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
@@ -270,24 +267,19 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 def audits(root: Path) -> tuple[list[Path], list[str]]:
     """Returns the folders of audits with scores under a root, the newest first, and messages.
 
-    The messages are about folders without a readable audit. Raises InputError if the root can't be read.
+    There is a message for each folder that can't be read. Folders with other results than audits are left
+    out. Raises InputError if the root can't be read.
     """
     folders = []
     messages = []
-    others = 0
     for folder in index.list_stores(root):
         try:
             config = parse_config(Store.at(folder).config())
         except InputError as error:
             messages.append(f"left out: {error}")
-            continue
-        if config is None:
-            others += 1
         else:
-            folders.append(folder)
-    if others:
-        held = counted(others, "folder holds", "folders hold")
-        messages.insert(0, f"skipped: {held} other results than audits")
+            if config is not None:
+                folders.append(folder)
     return folders, messages
 
 

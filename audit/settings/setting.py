@@ -102,19 +102,15 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Raises:
       InputError: the text is not a sampler.
     """
+    if text == EVERY:
+        return Sampling()
     form = f"give every, poisson:RATE, {', '.join(BY_EPOCHS)}, each with :BATCHES of an epoch"
     wrong = InputError(f"`sampler={text}`: {form}, or known:STEPS")
     name, colon, number = text.partition(":")
-    if text == EVERY:
-        return Sampling()
-    if name not in (POISSON, KNOWN, *BY_EPOCHS) or bool(colon) != bool(number):
+    if name not in (POISSON, KNOWN, *BY_EPOCHS):
         raise wrong
-    if not number:
-        if batches < 2 or name == KNOWN:
-            raise wrong
-        if name == POISSON:
-            return Sampling(POISSON, rate=1 / batches)
-        return Sampling(name, batches=batches)
+    if not colon and name != KNOWN and batches >= 2:
+        number = repr(1 / batches) if name == POISSON else str(batches)
     if name == POISSON:
         try:
             rate = float(number)
@@ -407,11 +403,6 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         steps % sampling.batches == 0,
         f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
     )
-
-
-def require_noise(sigma: float) -> None:
-    """Raises InputError for a noise multiplier out of range: not 0, nor MIN_NOISE to MAX_NOISE."""
-    declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 
 def require_runs(runs: int, least: int) -> None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError, require
+from audit.errors import InputError, plain, require
 from audit.storage import files
 
 CONFIG = "config.json"
@@ -244,12 +244,9 @@ class Store:
             match = _CHUNK.fullmatch(path.name)
             arrays = match and self.read_arrays(path.name, _AGAIN)
             if match and arrays:
-                dimension = int(arrays.get("dimension", 0))
-                draws = int(arrays.get("draws", 0))
                 first = int(match[1])
-                scores = arrays["scores"]
-                runs = (first, first + len(scores))
-                chunks[runs] = Scores(first, scores, arrays["presence"], dimension, draws)
+                chunk = Scores(first, **{name: plain(value) for name, value in arrays.items()})
+                chunks[first, first + len(chunk.scores)] = chunk
         return chunks
 
 
