@@ -36,7 +36,7 @@ from audit.claims.strategies import INDEPENDENT
 from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
-from audit.report.claims_table import make_noise_table, show_claims
+from audit.report.claims_table import list_noise_claims, show_claims, show_noise_claims
 from audit.written import write_json
 
 FLAGS = flags.FLAGS
@@ -110,9 +110,13 @@ def _print_noise_claims() -> None:
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
         claims.append(dp_sgd.with_epsilon(claim.epsilon(FLAGS.delta), FLAGS.delta))
-    table = make_noise_table(claims, FLAGS.delta)
-    answer = {"delta": FLAGS.delta, "steps": FLAGS.steps, "k": k, "rows": table.json()}
-    print(write_json(answer, indent=2) if FLAGS.json else table.text())
+    records = list_noise_claims(claims, FLAGS.delta)
+    if FLAGS.json:
+        answer = {"delta": FLAGS.delta, "steps": FLAGS.steps, "k": k, "rows": records}
+        print(write_json(answer, indent=2))
+    else:
+        steps = f"{FLAGS.steps:,} steps, canary in 1 of {k}"
+        print(show_noise_claims(records, f"epsilon at delta {FLAGS.delta:g}, {steps}"))
 
 
 def _print_sampler_claims() -> None:

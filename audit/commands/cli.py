@@ -89,9 +89,11 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
+    except flags.IllegalFlagValueError as error:  # "flag --name=value: a reason in terms of Python"
+        flag_and_value = str(error).removeprefix("flag ").partition(": ")[0]
+        sys.exit(_report_error(f"{flag_and_value} is not a valid value: see --help"))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
-        message = str(error).removeprefix("flag ")
-        sys.exit(_report_error(f"{message}: see --help"))
+        sys.exit(_report_error(f"{error}: see --help"))
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -206,6 +208,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     for name in ("insertions", "noise_multiplier"):
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]  # the model may have its own default
+    # With a sampler by epochs, `make_setting` rounds the default number of steps to whole epochs.
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
         given.setdefault("insertions", make.usual_insertions(given["model"]))
@@ -215,8 +218,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
 def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
     """Returns the fields with flags of a kind of setting: all, or those named."""
     by_name = make.fields(kind)
-    selected = map(by_name.__getitem__, names or by_name)
-    return [field for field in selected if field.has_flag]
+    return [by_name[name] for name in names or by_name if by_name[name].has_flag]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
@@ -283,8 +285,8 @@ def require_output(flag: str, kind: str) -> None:
     `kind` is the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
-    is_name = name is None or (name and not name.startswith("-"))
-    require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
+    is_valid = name is None or (name and not name.startswith("-"))
+    require(is_valid, f"--{flag}={name}: name {kind} without a dash in front")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -307,9 +309,9 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     chosen: set[str] = set()
     for item in items:
         matches = [name for name in names if item and item in name]
-        require(matches, f"--{flag}={item!r} matches no name: {', '.join(names[:4])}, ...")
         if item in names:
             matches = [item]
+        require(matches, f"--{flag}={item!r} matches no name: {', '.join(names[:4])}, ...")
         chosen.update(matches)
     return [name for name in names if name in chosen]
 
@@ -323,9 +325,7 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
     items = flags.FLAGS[flag].value
     if items is None:
         return []
-    limits = ""
-    if least > -math.inf:
-        limits = f" from {least:g} to {most:g}"
+    limits = f" from {least:g} to {most:g}" if least > -math.inf else ""
     require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
     given = []
     for item in items:

@@ -139,7 +139,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        record.update(zip(heads, row.counts, strict=False))  # upper bounds have three empty counts
+        # Upper bounds have three empty counts, but a single run has a single head for counts.
+        record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
         *describe_claim(conclusion),
@@ -219,9 +220,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
     records = []
     for estimate in conclusion.estimates:
-        error = "-"
-        if math.isfinite(estimate.standard_error):
-            error = f"{estimate.standard_error:.3f}"
+        error = f"{estimate.standard_error:.3f}".replace("nan", "-")
         record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
         records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
     before = (title, f"{len(observed):,} observed canaries{null}")
@@ -250,7 +249,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses on the test of the claim; empty without a claim.
 
     The first clause is the test's result, or why there was no test. If the claim is not rejected, the second
-    is the probability that this audit would have rejected it if the noise were smaller than claimed.
+    clause is the probability that this audit would have rejected the claim if the noise had been smaller
+    than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -262,11 +262,9 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         if conclusion.is_one_run:  # the test needs the exact law of cosines, or enough coins
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
-    result = "not rejected by "
-    if test.refuted:
-        result = "rejected by "
+    result = "rejected by " if test.refuted else "not rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # otherwise the e-value has only two values
+    if conclusion.bets_on_curve:  # the e-value of the other test only repeats the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
@@ -285,16 +283,16 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
-    words = (
+    templates = (  # in the order of the rates of an `Attack`
         "accuracy {}",
         "true-positive rate {} at 1% false positives",
         "true-positive rate {} at 0.1% false positives",
     )
     statements = []
-    for rate, text in zip(conclusion.attack, words, strict=True):
+    for rate, template in zip(conclusion.attack, templates, strict=True):
         if rate is not None:
             shown = f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
-            statements.append(text.format(shown))
+            statements.append(template.format(shown))
     yield from _make_notes("attack:", statements)
 
 
@@ -304,7 +302,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
     # The Gaussian curve comes last, because the lines on its test follow.
-    for assumption in sorted(assumptions, key=attrgetter("gaussian")):
+    for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
@@ -338,7 +336,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
         return ""
     upper = conclusion.tightest
-    largest = conclusion.most_provable  # the epsilon that is proven if all guesses are right
+    largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
     if conclusion.is_claimed:  # the reader may not train
@@ -379,9 +377,8 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "directions"
-            if conclusion.fresh.draws:
-                fresh = "fresh draws"
+            # Ranks are among fresh draws; cosines have no draws.
+            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
         # A method of order L needs L canaries per run.
@@ -399,7 +396,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on reversed scores, on missing bounds, and on the test of normality."""
+    """Yields remarks on a single run: reversed scores, missing bounds, and whether cosines are normal."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
@@ -409,9 +406,11 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         yield "no bound: save which canaries were inserted (scores with presence)"
     test = conclusion.normality
     if test is not None:
-        level = "not rejected"
+        result = "not rejected"
         if test.rejected_at is not None:
-            level = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
+            result = f"rejected at {test.rejected_at:.3g}"
+        critical_at_5_percent = test.critical[
+            2
+        ]  # the critical values are at 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
-        yield f"normal cosines: {level} ({values})"
+        yield f"normal cosines: {result} ({values})"

@@ -142,8 +142,8 @@ def describe_setting(
 ) -> Subject:
     """Returns an audit with its facts for a report, concluded again from the scores in a setting's folder.
 
-    If delta, confidence or the number of runs is None, it is that of the last audit in the folder. Without a
-    last audit they are 1e-5, 0.95 and all stored runs.
+    If delta, confidence or the number of runs is None, the value of the last audit in the folder replaces it.
+    Without a last audit, the values are 1e-5, 0.95 and all stored runs.
 
     Raises:
       InputError: The folder does not have an audit, or has fewer runs.
@@ -152,7 +152,7 @@ def describe_setting(
     last_result = store.result()
 
     runs = runs or last_result.runs or store.runs_held()
-    require(runs >= 1, f"{folder} has no finished runs: train it again")
+    require(runs, f"{folder} has no finished runs: train it again")
     level = Level(
         delta or last_result.delta or USUAL_LEVEL.delta,
         confidence or last_result.confidence or USUAL_LEVEL.confidence,
@@ -202,8 +202,8 @@ def _describe_setting(
     row = task.find_task(model)
     if not is_own_model and row is not None:
         model = row.description
-    optimizer = f"{mechanism.optimizer} on the private mean, "
-    optimizer += f"learning rate {mechanism.learning_rate:g}"
+    rate = f"learning rate {mechanism.learning_rate:g}"
+    optimizer = f"{mechanism.optimizer} on the private mean, {rate}"
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
@@ -229,13 +229,12 @@ def _describe_insertions(setting: Setting) -> str:
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
-    if sampling.times:  # the sampler "known": so many steps, which are drawn in advance
+    if sampling.times:  # the sampler "known", which draws this number of steps in advance
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
     k = setting.schedule.periodicity
-    text = f"{setting.insertions:,}, at every step"
-    if k > 1:
-        text = f"{setting.insertions:,}, every {k} steps"
+    where = f"every {k} steps" if k > 1 else "at every step"
+    text = f"{setting.insertions:,}, {where}"
     if setting.schedule.place != k:  # not the last step of each period, the default
         text += f", at step {setting.schedule.place} of each {k}"
     if sampling.name == POISSON:
@@ -250,7 +249,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
-        knows = "It does not know the initial model: every run draws one, and the adversary draws another."
+        knows = "It does not know the initial model: every run draws its own, and the adversary draws another."
     sentences = {
         "sees": notes.get("view", setting.adversary.view),
         "knows": f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it "
@@ -275,7 +274,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     )
     if setting.sampling.is_hidden:
         sentences["accounting"] = (
-            "The adversary does not see which steps insert the canary; the upper bound is that of "
+            "The adversary does not see which steps insert the canary; the upper bound is for "
             f"{setting.sampling.name} sampling."
         )
     return sentences

@@ -34,8 +34,8 @@ class Column(NamedTuple):
       show: A function from a value other than None to the cell's text. With `at_least` or `at_most`, CSV
         rounds in the same direction.
       width: The column's width in characters; 0 fits the widest cell.
-      left: Whether cells are aligned to the left.
-      none: The cell's text for None.
+      left: True to align cells to the left.
+      none: The text of a cell without a value (None).
     """
 
     key: str | None = None
@@ -92,7 +92,9 @@ class Table(Generic[Row]):
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # lines of the header
-        lines = [""] * (height + len(self.rows))
+        lines = [""] * (
+            height + len(self.rows)
+        )  # of the header and the rows; each column adds its cells
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head

@@ -52,7 +52,7 @@ class FieldLimits(NamedTuple):
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        bounds = f"at least {_format_bound(self.least)}"
+        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
@@ -163,9 +163,8 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        if (
-            is_always_in or value != field.default
-        ):  # without a default, this is MISSING, so they differ
+        # The default of a field without one is MISSING, which no value equals.
+        if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
@@ -190,7 +189,7 @@ def _is_whole_number(text: Any) -> bool:
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
+    """Returns a bound in a short form, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -1,5 +1,6 @@
 """Makes settings from flags, keywords and stored identities, and opens their stores."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -264,23 +265,20 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
     return store, audited
 
 
-def audits(root: Path) -> tuple[list[Path], list[str]]:
-    """Returns the folders of audits with scores under a root, the newest first, and messages.
+def audits(root: Path) -> list[Path]:
+    """Returns the folders of audits with scores under a root, the newest first.
 
-    There is a message for each folder that can't be read. Folders with other results than audits are left
-    out. Raises InputError if the root can't be read.
+    Folders with other results are left out, but not those that can't be read, which `open_audit` reports.
+    Raises InputError if the root can't be read.
     """
-    folders = []
-    messages = []
-    for folder in index.list_stores(root):
-        try:
-            config = parse_config(Store.at(folder).config())
-        except InputError as error:
-            messages.append(f"left out: {error}")
-        else:
-            if config is not None:
-                folders.append(folder)
-    return folders, messages
+    return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
+
+
+def _has_other_results(folder: Path) -> bool:
+    """Returns True if the folder's config can be read and is not the config of an audit."""
+    with contextlib.suppress(InputError):
+        return parse_config(Store.at(folder).config()) is None
+    return False
 
 
 def open_store(

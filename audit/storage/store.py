@@ -251,14 +251,17 @@ class Store:
 
 
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of runs below `runs` that the held ranges, in any order, leave out."""
+    """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that are in none of the held ranges.
+
+    Held ranges may overlap, and their order does not matter.
+    """
     gaps = []
-    end = 0  # all runs below are held or in a gap
-    for first, stop in [*sorted(held), (runs, runs)]:
-        until = min(first, runs)
-        if end < until:
-            gaps.append((end, until))
-        end = max(end, stop)
+    seen = 0  # all runs before this one are held or in a gap
+    for first, stop in [*sorted(held), (runs, runs)]:  # the empty last range ends the last gap
+        gap = (seen, min(first, runs))
+        if gap[0] < gap[1]:
+            gaps.append(gap)
+        seen = max(seen, stop)
     return gaps
 
 
@@ -328,11 +331,10 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = (
-    49  # training time over the time to write checkpoints, which then take at most 2%
-)
+# Training takes at least 49 times as long as writing checkpoints, so checkpoints take at most 2% of the time.
+_MIN_TRAINING_RATIO = 49
 
-# (segments done, states) -> True if the states can be those after this number of segments
+# (segments done, states) -> True unless the states cannot come from this number of segments of training
 Fits = Callable[[int, Any], bool]
 
 
@@ -355,9 +357,9 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Without one, it returns (0, states): the given states, which are those before the first segment.
-        Checkpoints that are damaged, have other shapes or types than `states`, or that `fits` rejects are
-        renamed and reported.
+        Without such a checkpoint, it returns (0, states) with the given states, those before the first
+        segment. Checkpoints are renamed and reported if they are damaged, if their shapes or types differ from
+        those of `states`, or if `fits` rejects them.
         """
         import jax  # readers of a store may not have JAX
 
