@@ -126,6 +126,7 @@ def main() -> None:
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",
     )
     _show(result)
+    _judge(result)
 
 
 def _conclude(
@@ -165,12 +166,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
 
 
 def _show(result: Result) -> None:
-    """Writes the requested files, and prints the conclusion as a table or as JSON.
-
-    With --fail_if_violated, it exits with status 3 if the claim is rejected, and raises InputError if runs
-    may be dependent. It always raises InputError if scores are lower with the canary.
-    """
-    conclusion = result.conclusion
+    """Writes the files that flags name, and prints the conclusion as a table or as JSON."""
     contents = {}
     if FLAGS.report is not None:
         from audit.report import audit_page  # loads matplotlib, which takes a second
@@ -179,10 +175,10 @@ def _show(result: Result) -> None:
     if FLAGS.write_card is not None:
         contents["write_card"] = f"{write_json(card(result), indent=2)}\n".encode()
     for flag, content in contents.items():
-        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
+        files.write_whole(Path(FLAGS[flag].value), content, f"name another file with --{flag}")
     if FLAGS.json:
-        print(results.answer_json(conclusion))
-        for remark in bounds_table.remarks(conclusion):
+        print(results.answer_json(result.conclusion))
+        for remark in bounds_table.remarks(result.conclusion):
             print(remark, file=sys.stderr)
     else:
         print(result)
@@ -190,14 +186,24 @@ def _show(result: Result) -> None:
         print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
     sys.stdout.flush()
 
+
+def _judge(result: Result) -> None:
+    """Raises InputError if scores are lower with the canary, unless they reject the claim all the same.
+
+    With --fail_if_violated, it exits with status 3 if the scores reject the claim, and raises InputError if
+    the runs may be dependent.
+    """
+    conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED
     if FLAGS.fail_if_violated:
         doubt = conclusion.doubt
         require(not doubt, f"these scores do not come from independent runs: {doubt}")
         if is_violated:
             sys.exit(REJECTED)
-    advice = "scores are lower with the canary: if lower means in, negate the score, as "
-    advice += "`columns=score:-loss` does"
+    advice = (
+        "scores are lower with the canary: if lower means in, negate the score, as "
+        "`columns=score:-loss` does"
+    )
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
         advice = "cosines are lower than without canaries: negate the displacement"
     require(is_violated or not conclusion.is_reversed, advice)

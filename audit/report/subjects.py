@@ -249,7 +249,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
-        knows = "It does not know the initial model: every run draws its own, and the adversary draws another."
+        knows = "It does not know the initial model: every run draws one, and the adversary draws another."
     sentences = {
         "sees": notes.get("view", setting.adversary.view),
         "knows": f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it "

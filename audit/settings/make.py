@@ -83,8 +83,8 @@ def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models, from values by field or flag as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-    `canaries="auto"` stands for the catalogue's number for the model, which is another one if the adversary
-    draws directions for each run.
+    `canaries="auto"` stands for the model's number of canaries in the catalogue. The catalogue has a separate
+    number for the adversary that draws directions for each run.
 
     Raises:
       InputError: the model is unknown, or a value is wrong as in `make_setting`.
@@ -138,16 +138,13 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    # The batch size is checked later, and may be 0 here.
+    # `validate` checks the batch size later, so it may be 0 here.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
-    # Settings with the same meaning must get the same identity: 1 is first, k is last, and last if k = 1.
-    names = {"1": FIRST, str(periodicity): LAST}
-    names[FIRST] = names["1"]
-    values["insert"] = names.get(values["insert"], values["insert"])
+    values["insert"] = _name_step(values["insert"], periodicity)
     if insertions is not None:
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
@@ -156,16 +153,33 @@ def make_setting(
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
-    def fill(kind: type, *parts: Any) -> Any:
-        """Returns a dataclass of this kind: `parts`, then the values of the fields that it declares."""
-        names = declared(kind)
-        return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
-
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        adversary = fill(ADVERSARIES[adversary])
-    setting: Setting = fill(Setting, model, adversary, fill(DpSgdFields), fill(ScheduleFields))
-    return setting
+        kind = ADVERSARIES[adversary]
+        adversary = kind(**_select(kind, values))
+    return Setting(
+        model,
+        adversary,
+        DpSgdFields(**_select(DpSgdFields, values)),
+        ScheduleFields(**_select(ScheduleFields, values)),
+        **_select(Setting, values),
+    )
+
+
+def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the fields that a dataclass declares, by field."""
+    return {name: values[name] for name in declared(kind)}
+
+
+def _name_step(insert: str, periodicity: int) -> str:
+    """Returns the text of a step in a period of k steps: "last" for k, "first" for 1, or its number.
+
+    Equal steps then have equal texts, so equal settings have one identity. If k is 1, the text is "last".
+    """
+    number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
+    if number == str(periodicity):
+        return LAST
+    return FIRST if number == "1" else number
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:

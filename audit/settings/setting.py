@@ -249,7 +249,8 @@ class Setting:
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
             return steps
-        # The noise is S^-1 z with independent z, so its sum over steps is w'z with w = S^-T 1.
+        # With the strategy matrix S and independent z, the noise is S^-1 z. Its sum over all steps is the
+        # product of z and the weights S^-T (1, ..., 1).
         weights = read_strategy(self.mechanism.noise, steps).solve_transposed(np.ones(steps))
         return float(np.sum(weights**2))
 
@@ -257,16 +258,17 @@ class Setting:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
         A rehearsal is a training run without noise and canaries. It predicts how far genuine gradients move
-        the model, and is not worth its time if they move it little compared with the noise. Without noise,
-        the steps of an adaptive optimizer are much longer, so a rehearsal would only add errors. The scores'
-        known distribution does not depend on this choice.
+        the model. If this is little compared with the noise, the rehearsal is not worth its time. Without
+        noise, an adaptive optimizer takes much longer steps, so its rehearsal would only add errors. The
+        scores' known distribution does not depend on this choice.
         """
         mechanism = self.mechanism
-        # The largest distance by which gradients move SGD's model, and the expected squared length of the
-        # noise, both in units of learning rate * C / batch size.
-        drift = self.schedule.steps * mechanism.batch_size
-        noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
+        # The largest distance by which clipped gradients move SGD's model, and the expected squared length
+        # of the sum of all noise, in units of learning rate * C / batch size and its square.
+        largest_drift = self.schedule.steps * mechanism.batch_size
+        squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
+        is_worthwhile = largest_drift**2 > _MAX_DRIFT * squared_noise
+        return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
     @property
     def composition(self) -> tuple[float, int, float]:

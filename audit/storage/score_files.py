@@ -80,7 +80,7 @@ def read_files(
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
     require(not (are_arrays and columns), f"{files[0]} has no columns: drop `columns`")
-    worlds = []  # scores with the canary, scores without
+    worlds = []  # the scores with the canary, then the scores without
     for path in files:
         if are_arrays:
             worlds.append(_flatten(_read_arrays(path, ())["observed"]))
@@ -157,9 +157,9 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     Returns {our name: the file's name without a minus}, and {our name: -1} for names that had a minus.
     """
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    scores = {"score", "scores", "out", "fresh"}  # names of columns with scores
+    with_scores = {"score", "scores", "out", "fresh"}
     if "out" in columns:
-        scores.add("in")  # without `out` it has 1 or 0
+        with_scores.add("in")  # without a column `out`, the column `in` has 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
@@ -167,7 +167,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
         require(ours in known, f"{pair}: name {', '.join(known)}")
         names[ours] = theirs.removeprefix("-")
         if names[ours] != theirs:
-            require(ours in scores, f"{pair}: only scores can be negated")
+            require(ours in with_scores, f"{pair}: only scores can be negated")
             signs[ours] = -1
     return names, signs
 
@@ -175,7 +175,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the wanted arrays of a .npz file by our names.
 
-    A file with fresh draws or ranks has other arrays (_RANK_NAMES), which are returned without being wanted.
+    If the file has fresh draws or ranks, it returns the arrays that describe them (_RANK_NAMES) instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
@@ -210,9 +210,12 @@ def _flatten(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the evidence of a table's two columns, or of arrays of ranks, by our names.
+    """Returns the evidence in the columns of a table or file.
 
-    `signs` has -1 for columns to negate. `one_run` is as in `read_files`.
+    Args:
+      columns: two columns by our names, scores first (_FORMS), or arrays of ranks (_RANK_NAMES).
+      signs: {our name: -1} for columns to negate.
+      one_run: as in `read_files`.
     """
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
@@ -231,7 +234,8 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)  # the report asks if they are from one run
+    # Flat scores with presence may come from one run, so the report asks about this.
+    return sets._replace(labelled=True)
 
 
 def _make_ranks(found: Columns) -> Fresh:
@@ -248,12 +252,12 @@ def _make_ranks(found: Columns) -> Fresh:
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, with a minus for those in `signs`.
+    """Returns the named columns as scores, multiplied by their number in `signs`, if they have one.
 
     Empty cells at the end of a column of texts are dropped. Raises InputError for a cell that is not a
     number.
     """
-    # Commas must have the same meaning in all columns of texts.
+    # Columns of texts are lists. Commas must have the same meaning in all of them.
     listed = [name for name in names if _is_list(columns[name])]
     has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
     found = []
@@ -299,8 +303,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it may, too, but only the order of
-    scores matters, and both readings have the same order.
+    In 1.002 and 998, the point may be a decimal point or separate thousands, and the order of the scores
+    depends on this. If all numbers have three digits after the mark, both readings give the same order, and
+    only the order of scores matters.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -319,9 +324,9 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns True for each cell that says that the canary was in: 1, 0 or a word in _LABELS.
+    """Returns an array with True for each cell that is 1 or a word for it, such as "in" or "yes" (_YES).
 
-    `name` is the column's name, for messages.
+    The other cells must be 0 or a word for it (_NO). `name` is the column's name, for messages.
     """
     if not _is_list(cells):
         bits = arrays.floats(name, cells)
@@ -329,7 +334,8 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
         return bits.astype(bool)
     labels = {}
     for cell in set(cells):
-        labels[cell] = _LABELS.get(str(cell).strip().lower(), _convert(cell, True))
+        number = _convert(cell, has_commas=True)
+        labels[cell] = _LABELS.get(str(cell).strip().lower(), number)
         require(
             labels[cell] in (0, 1),
             f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}",

@@ -152,7 +152,7 @@ class Store:
             return StoredResult()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]
+            row = (result.get("bounds") or [{}])[0]  # all bounds have one delta and confidence
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf  # JSON has null for infinity
@@ -179,9 +179,9 @@ class Store:
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):
+        for first, stop in _find_gaps(chunks, runs):  # reports the first gap
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
-        (any_chunk, *_) = chunks.values()
+        any_chunk = next(iter(chunks.values()))  # the number of canaries is the same in all
         shape = (runs, any_chunk.scores.shape[1])
         whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for (first, stop), chunk in chunks.items():
@@ -339,7 +339,11 @@ Fits = Callable[[int, Any], bool]
 
 
 class Checkpoints:
-    """The checkpoints in a folder, for one chunk of runs at a time."""
+    """The checkpoints in a folder, for one chunk of runs at a time.
+
+    A chunk trains segment by segment, and a segment is a number of steps. A checkpoint has the states of the
+    chunk's runs, a pytree of arrays, after a number of segments.
+    """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """Prepares to read and write checkpoints in a folder, which may not exist yet.
@@ -357,9 +361,9 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Without such a checkpoint, it returns (0, states) with the given states, those before the first
-        segment. Checkpoints are renamed and reported if they are damaged, if their shapes or types differ from
-        those of `states`, or if `fits` rejects them.
+        Without such a checkpoint, it returns (0, states). The argument `states` has the states before the
+        first segment. Checkpoints are renamed and reported if they are damaged, if the shapes or types of
+        their arrays differ from `states`, or if `fits` rejects them.
         """
         import jax  # readers of a store may not have JAX
 
@@ -377,9 +381,10 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
+        """Writes the states of a chunk after `done` segments if a checkpoint is due.
 
-        If it can't be written, training continues, and the first such failure is reported on stderr.
+        Then removes the chunk's older checkpoints. If a checkpoint can't be written, training continues, and
+        only the first such failure is reported on stderr.
         """
         import jax
 

@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: groups of our names, such as ("score", "in"). A table must have the columns of one group.
+      forms: groups of our names, such as ("score", "in"). A table must have all columns of one form.
       columns: {our name: the table's name} for columns that have another name in the table.
     """
 
@@ -46,10 +46,10 @@ class Wanted(NamedTuple):
     columns: Mapping[str, str]
 
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
-        """Returns {our name: index in `names`} for the columns of a group, or None if no group is complete.
+        """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        If the user names the columns of a whole group, all others are ignored. Raises InputError if there are
-        columns of several groups.
+        If `columns` has all names of a form, other columns do not count. Raises InputError if there are
+        columns of several forms.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
@@ -169,7 +169,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         cells = trim(row)
         if not cells or cells[0].startswith("#"):
             continue
-        if not len(cells) <= len(names) <= len(row):  # the row may only end in more empty cells
+        has_more = len(cells) > len(names)  # cells after the last name must be empty
+        if has_more or len(row) < len(names):
             raise InputError(
                 f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
                 f"write {len(names)} as there are names above"
@@ -183,7 +184,8 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the wanted names, and its separator.
 
     The separator is the first of tab, semicolon, comma, bar and space that gives the names. If no line has
-    the names, it returns the first line that is not empty, which the caller reports.
+    the names, it returns the first line that is not empty, and the separator that occurs most often in it, so
+    the caller can report the names that are there.
     """
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
@@ -262,9 +264,10 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         values = column(names[index])
         if not isinstance(values, list):
             values = np.asarray(values)
-            if ours in ("in", "out") and np.any(values[-1:] != values[-1:]):  # only NaN differs
+            # Only NaN differs from itself.
+            if ours in ("in", "out") and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:
+            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or texts
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
