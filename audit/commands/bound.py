@@ -217,24 +217,16 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
         return score_files.read_cosines(
             paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
         )
-    evidence = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
+    columns = {}
+    for pair in FLAGS.columns or ():  # such as "score:loss"
+        ours, _, theirs = pair.partition(":")
+        columns[ours.strip().lower()] = theirs
+    evidence = score_files.read_files(paths, columns, FLAGS.one_run)
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
         raise InputError("--in_order requires --dimension, or scores with fresh draws: drop it")
     return evidence._replace(in_order=True)
-
-
-def _parse_columns() -> dict[str, str] | None:
-    """Returns --columns as {our name: the file's name}, or None; raises InputError for an incomplete pair."""
-    if FLAGS.columns is None:
-        return None
-    columns = {}
-    for pair in FLAGS.columns:  # such as "score:loss"
-        ours, _, theirs = pair.partition(":")
-        require(theirs, f"--columns={pair}: give --columns=score:loss,presence:member")
-        columns[ours.strip().lower()] = theirs
-    return columns
 
 
 def _make_claim() -> Claim | None:

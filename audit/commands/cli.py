@@ -49,7 +49,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     """Calls `main` and returns the exit status.
 
-    `argv` is the command line without its flags: the program, and arguments that are not flags.
+    `argv` has the program, and the arguments that are not flags.
     """
     try:
         if len(argv) > 1:
@@ -70,8 +70,8 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    If the reader of a pipe has ended, as `head` does, it reports nothing. Raises the error again if it is
-    about a named file, because then stdout is not the problem.
+    It reports nothing if the reader of a pipe has ended, as `head` does. Raises errors about a named file
+    again, because they are not about stdout.
     """
     if error.filename is not None:
         raise error
@@ -89,7 +89,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:  # "flag --name=value: a reason in terms of Python"
+    except flags.IllegalFlagValueError as error:  # "flag --name=value: reason"
         flag_and_value = str(error).removeprefix("flag ").partition(": ")[0]
         sys.exit(_report_error(f"{flag_and_value} is not a valid value: see --help"))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
@@ -157,8 +157,8 @@ def one_line(message: str) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the field's name, and "=value" or an empty text. A field without a flag only
-    loses its backticks. Any other name is a flag of the command itself.
+    The groups of the match are the name, and "=value" or "". A field without a flag only loses its backticks.
+    Any other name is a flag of the command.
     """
     name, value = match.groups()
     field = make.fields().get(name)

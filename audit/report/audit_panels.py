@@ -30,19 +30,17 @@ Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
 _ENSURED = (NOTHING.text, COINS.text, OTHERS_IN.text)  # assumptions that an audit itself ensures
-_LIGHT = 0.3  # opacity of the bar of a bound with other assumptions
+_LIGHT = 0.3  # opacity of a bar with other assumptions
 _LABEL_WIDTH = 26  # characters in a line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
-_MAX_DECADES = 3  # with more decades on an axis of rates, every second decade has a tick
-_FEW_RUNS = (
-    4  # with fewer runs, each run has a marker and a tick, because a short line is hard to see
-)
+_MAX_DECADES = 3  # with more decades, every second one has a tick
+_FEW_RUNS = 4  # with fewer runs, each has a marker and a tick
 _MANY_RUNS = 500  # with more runs, only powers of ten have ticks
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit, and the title above them.
+    """Returns a figure with all panels of an audit.
 
     pyplot does not keep the figure open, so a notebook shows it only once.
     """
@@ -96,10 +94,7 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws each finite upper bound on epsilon as a line across the axes.
-
-    `draw_line` is `axis.axvline` or `axis.axhline`.
-    """
+    """Draws each finite upper bound on epsilon with `axis.axvline` or `axis.axhline`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
             dashes = "-." if upper.hidden else ":"
@@ -140,10 +135,7 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in and out, and lines at the thresholds of the verdict's two bounds.
-
-    The line is dashed if the bound assumes a Gaussian curve, and grey if the scores reject its assumption.
-    """
+    """Draws histograms of the scores in and out, and the thresholds of the verdict's bounds."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
@@ -162,7 +154,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         bound = row.finding
         if isinstance(bound, Bound) and bound.method in (conclusion.pair or ()):
-            assert bound.threshold is not None  # only methods for a single run have none
+            assert bound.threshold is not None
             color = BOUND if bound.holds else FADED
             dashes = "--" if row.assumes.gaussian else "-"
             label = f"threshold, {_label_row(row, conclusion)}"
@@ -174,7 +166,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
-    The title names the assumptions of light bars. The estimates of a single run are points, above its bars.
+    The title names the assumptions of light bars.
     """
     labels = []
     if conclusion.is_one_run:
@@ -209,11 +201,7 @@ _ESTIMATE_BAR: dict[str, Any] = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the look of the bar of a lower bound or an estimate.
-
-    A bound's bar is crossed out if the scores reject its assumption, solid if an audit itself ensures its
-    assumption, and light otherwise.
-    """
+    """Returns the look of a row's bar, by what it is and by its assumption."""
     if not isinstance(row.finding, Bound):
         return _ESTIMATE_BAR
     if not row.finding.holds:
@@ -224,16 +212,15 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
 
 
 def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
-    """Draws the estimates of a single run, one in a row, and returns the labels of the rows.
+    """Draws the estimates of a single run, with two standard errors, and returns the labels of their rows.
 
-    An estimate is a point with two standard errors. A grey bar reaches to the 95% quantile that the estimate
-    has without a leak.
+    A grey bar ends at the estimate's 95% quantile without a leak.
     """
     labels = []
     for row, estimate in enumerate(estimates):
         axis.barh(row, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
         error = 2 * estimate.standard_error
-        # Unclipped, because the edge of the axes would cut the point of an estimate of 0 in half.
+        # Unclipped, because the axis would cut points at 0 in half.
         axis.errorbar(
             estimate.epsilon, row, xerr=error, fmt="o", ms=4, color=IN, clip_on=False, zorder=3
         )
@@ -242,10 +229,10 @@ def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the epsilon proven after each run, or only after the last run if their order is unknown.
+    """Draws the epsilon proven after each run, or only after the last if their order is unknown.
 
     A dashed line shows the smallest epsilon of a mu-GDP guarantee that the scores do not reject. A vertical
-    line shows the number of runs after which the scores rejected the claim.
+    line shows the number of runs that rejected the claim.
     """
     path = conclusion.path or (conclusion.epsilon,)
     last = conclusion.runs
@@ -259,7 +246,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
         marker = "o"
         axis.set_xticks(runs)
     axis.xaxis.set_major_formatter("{x:g}")
-    # Unclipped and in front of the axis, which would hide lines and half of the markers at 0.
+    # Unclipped and in front of the axis, which would hide values of 0.
     draw_steps = partial(axis.step, runs, where="post", clip_on=False, zorder=3)
     draw_steps(path, color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
@@ -309,10 +296,7 @@ def draw_trade_off(
 
 
 def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) -> None:
-    """Draws the trade-off curve of mu-GDP at the false-positive rates `grid`.
-
-    `look` has keyword arguments of `Axes.plot`.
-    """
+    """Draws the trade-off curve of mu-GDP at false-positive rates; `look` is for `Axes.plot`."""
     rates = conversions.gaussian_trade_off(mu, grid)
     axis.plot(grid, rates, label=f"Gaussian, {label}", **look)
 

@@ -66,9 +66,9 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of all tables of bounds: lower bounds, upper bounds, then values that are no bounds.
+    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values.
 
-    The estimates of a single run are not among them, because they have their own table.
+    A single run has no other values, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -99,7 +99,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
 
 def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
-    """Returns the row of a lower bound or an estimate; `assumes` and `sign` are those of `BoundRow`."""
+    """Returns the row of a lower bound or an estimate."""
     name = finding.method
     return BoundRow(
         name=name,
@@ -139,7 +139,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds have three empty counts, but a single run has a single head for counts.
+        # Upper bounds always have three empty counts, also next to a single run's one column.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -181,14 +181,14 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 
 
 def _show_ratio(errors: int, scores: int) -> str:
-    """Returns the number of errors over the number of scores, such as "3/100"."""
+    """Returns "errors/scores", such as "3/100"."""
     return f"{errors}/{scores}"
 
 
 def _show_percent(errors: int, scores: int) -> str:
-    """Returns the errors in percent of the scores, at most 100%.
+    """Returns the errors in percent of the scores.
 
-    Methods count errors over all coins, but only half of the coins as scores, so the errors may be more.
+    Methods count errors over all coins and scores over half of them, so errors may exceed scores.
     """
     return f"{min(errors / scores, 1):.2%}"
 
@@ -248,9 +248,8 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses on the test of the claim; empty without a claim.
 
-    The first clause is the test's result, or why there was no test. If the claim is not rejected, the second
-    clause is the probability that this audit would have rejected the claim if the noise had been smaller
-    than claimed.
+    The first clause is the test's result, or why there was no test. Unless the claim is rejected, the second
+    is the probability that this audit would have rejected it with less noise than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -264,7 +263,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # the e-value of the other test only repeats the result
+    if conclusion.bets_on_curve:  # the other test's e-value only repeats the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
@@ -377,7 +376,6 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            # Ranks are among fresh draws; cosines have no draws.
             fresh = "fresh draws" if conclusion.fresh.draws else "directions"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
@@ -396,7 +394,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on a single run: reversed scores, missing bounds, and whether cosines are normal."""
+    """Yields remarks on reversed scores, missing bounds, and the test of normality."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
@@ -409,8 +407,6 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         result = "not rejected"
         if test.rejected_at is not None:
             result = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[
-            2
-        ]  # the critical values are at 15%, 10%, 5%, 2.5% and 1%
+        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         yield f"normal cosines: {result} ({values})"

@@ -124,10 +124,7 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
 
 
 def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the numbers and texts in a part of a card, each with its place, such as ".bounds[0].mu".
-
-    `place` is the place of the part itself.
-    """
+    """Yields (place, value) for the values in a part of a card, with places such as ".bounds[0].mu"."""
     if isinstance(part, dict):
         for name, value in part.items():
             yield from _flatten(f"{place}.{name}", value)
@@ -141,7 +138,7 @@ def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the card's fields on the claim: the variant of DP, its parameters, and the claim's class.
 
-    The class comes with the arguments that make the claim again. Without a claim the class is None.
+    The class has the arguments to make the claim again. Without a claim it is None.
     """
     claim = conclusion.claim
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
@@ -159,9 +156,9 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the first bound for any curve, and how many times it looks at the scores.
+    """Returns the method of the bound that decides, the first for any curve, and its looks at the scores.
 
-    The verdict uses this bound. A single run with a fitted null has only estimates, so there is no bound.
+    A single run with a fitted null has no bound.
     """
     method = {"name": "no bound", "assumes": "nothing"}
     looks = 1

@@ -37,8 +37,7 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with the mean and standard deviation over runs of each method's epsilon.
 
-    The mean of lower bounds is rounded down. The last column has an estimate's values without a leak, which
-    are simulated for the first run.
+    The mean of bounds is rounded down. Estimates come with their values without a leak, for the first run.
     """
     records = []
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
@@ -60,10 +59,10 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
 
 
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
-    """Returns the epsilons of the mechanism, {name: (epsilon, the counted rounds in words)}.
+    """Returns {name: (epsilon, its rounds in words)}: upper bounds for a canary and for a client.
 
-    The accountant gives an upper bound for a canary and one for a client. The last epsilon is the analytical
-    one of the one-shot paper (Andrew et al., ICLR 2024). It counts a single round and is not an upper bound.
+    The last epsilon is the analytical one of the one-shot paper (Andrew et al., ICLR 2024). It counts a
+    single round and is not an upper bound.
     """
     delta = audit.runs[0].delta
     epsilons = {}
@@ -77,8 +76,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of its estimates and bounds, and a table of the mechanism's epsilons.
 
-    For several runs, the first table has means over runs. If there is a bound from all runs together, it
-    comes between the tables.
+    For several runs, the first table has means. A bound from all runs together comes between the tables.
     """
     first = audit.runs[0]
     lines = [bounds_table(first), ""]
@@ -98,7 +96,7 @@ def federated_table(audit: FederatedAudit) -> str:
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
         if len(audit.accuracies) > 1:
-            accuracy += f" +- {np.std(audit.accuracies):.4f}"  # one standard deviation
+            accuracy += f" +- {np.std(audit.accuracies):.4f}"
         lines += ["", accuracy]
     return "\n".join(lines)
 

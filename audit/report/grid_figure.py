@@ -46,13 +46,12 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
     """Draws a line of proven epsilons and a dotted line of upper bounds over the column "x" of a frame.
 
-    A point is the mean of the rows with the same x. Its bar reaches from their smallest to their largest
-    proven epsilon. `label` names the line in the legend.
+    A point is the mean of the rows with the same x. Its bar reaches from the smallest to the largest epsilon.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
     bars = np.array([mean - proven["min"], proven["max"] - mean])
-    # Unclipped, because the axis would cut markers at 0 in half.
+    # Unclipped, because the axis would cut points at 0 in half.
     points = axis.errorbar(
         proven.index, mean, bars, color=color, marker=marker, ms=4, capsize=2, clip_on=False
     )

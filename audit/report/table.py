@@ -92,18 +92,15 @@ class Table(Generic[Row]):
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # lines of the header
-        lines = [""] * (
-            height + len(self.rows)
-        )  # of the header and the rows; each column adds its cells
+        cells = []  # for each column, its texts of equal width from top to bottom
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head
             texts += map(column.show_cell, self.rows)
             width = column.width or max(map(len, texts))
             align = str.ljust if column.left else str.rjust
-            for place, text in enumerate(texts):
-                lines[place] += align(text, width) + self.gap
-        lines = [*map(str.rstrip, lines)]
+            cells.append([align(text, width) for text in texts])
+        lines = [self.gap.join(line).rstrip() for line in zip(*cells, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
         if self.section is None:

@@ -83,8 +83,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models, from values by field or flag as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-    `canaries="auto"` stands for the model's number of canaries in the catalogue. The catalogue has a separate
-    number for the adversary that draws directions for each run.
+    `canaries="auto"` stands for the catalogue's number for the model and the kind of adversary.
 
     Raises:
       InputError: the model is unknown, or a value is wrong as in `make_setting`.
@@ -172,9 +171,9 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_step(insert: str, periodicity: int) -> str:
-    """Returns the text of a step in a period of k steps: "last" for k, "first" for 1, or its number.
+    """Returns a step's text in identities: "last" for step k of a period, "first" for 1, or its number.
 
-    Equal steps then have equal texts, so equal settings have one identity. If k is 1, the text is "last".
+    Settings with the same meaning then have the same identity. If k is 1, the text is "last".
     """
     number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
     if number == str(periodicity):
@@ -282,8 +281,7 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 def audits(root: Path) -> list[Path]:
     """Returns the folders of audits with scores under a root, the newest first.
 
-    Folders with other results are left out, but not those that can't be read, which `open_audit` reports.
-    Raises InputError if the root can't be read.
+    Unreadable folders are among them, for `open_audit` to report. Raises InputError if the root is one.
     """
     return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
 

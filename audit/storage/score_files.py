@@ -164,7 +164,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     signs = {}
     for ours, theirs in columns.items():
         pair = f"`columns={ours}:{theirs}`"
-        require(ours in known, f"{pair}: name {', '.join(known)}")
+        require(ours in known and theirs, f"{pair}: name {', '.join(known)}, as in score:loss")
         names[ours] = theirs.removeprefix("-")
         if names[ours] != theirs:
             require(ours in with_scores, f"{pair}: only scores can be negated")
@@ -234,8 +234,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    # Flat scores with presence may come from one run, so the report asks about this.
-    return sets._replace(labelled=True)
+    return sets._replace(labelled=True)  # the report asks whether they are from one run
 
 
 def _make_ranks(found: Columns) -> Fresh:
@@ -303,9 +302,8 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may be a decimal point or separate thousands, and the order of the scores
-    depends on this. If all numbers have three digits after the mark, both readings give the same order, and
-    only the order of scores matters.
+    In 1.002 and 998, the point may separate thousands. Without whole numbers, both readings give the same
+    order of scores, and only the order matters.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -324,9 +322,9 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns an array with True for each cell that is 1 or a word for it, such as "in" or "yes" (_YES).
+    """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO.
 
-    The other cells must be 0 or a word for it (_NO). `name` is the column's name, for messages.
+    `name` is the column's name, for messages.
     """
     if not _is_list(cells):
         bits = arrays.floats(name, cells)

@@ -152,7 +152,7 @@ class Store:
             return StoredResult()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]  # all bounds have one delta and confidence
+            row = (result.get("bounds") or [{}])[0]
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf  # JSON has null for infinity
@@ -179,9 +179,9 @@ class Store:
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):  # reports the first gap
+        for first, stop in _find_gaps(chunks, runs):
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
-        any_chunk = next(iter(chunks.values()))  # the number of canaries is the same in all
+        any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
         whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for (first, stop), chunk in chunks.items():
@@ -251,13 +251,10 @@ class Store:
 
 
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that are in none of the held ranges.
-
-    Held ranges may overlap, and their order does not matter.
-    """
+    """Returns the ranges [start, stop) of runs 0 .. runs - 1 that are not held; `held` may have any order."""
     gaps = []
     seen = 0  # all runs before this one are held or in a gap
-    for first, stop in [*sorted(held), (runs, runs)]:  # the empty last range ends the last gap
+    for first, stop in [*sorted(held), (runs, runs)]:  # an empty range at the end
         gap = (seen, min(first, runs))
         if gap[0] < gap[1]:
             gaps.append(gap)
@@ -331,8 +328,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-# Training takes at least 49 times as long as writing checkpoints, so checkpoints take at most 2% of the time.
-_MIN_TRAINING_RATIO = 49
+_MIN_TRAINING_RATIO = 49  # time to train over time to write checkpoints, which take at most 2%
 
 # (segments done, states) -> True unless the states cannot come from this number of segments of training
 Fits = Callable[[int, Any], bool]
@@ -341,8 +337,8 @@ Fits = Callable[[int, Any], bool]
 class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
 
-    A chunk trains segment by segment, and a segment is a number of steps. A checkpoint has the states of the
-    chunk's runs, a pytree of arrays, after a number of segments.
+    A chunk trains in segments of steps. A checkpoint has the states of the chunk's runs, a pytree of arrays,
+    after a number of segments.
     """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
@@ -361,9 +357,9 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Without such a checkpoint, it returns (0, states). The argument `states` has the states before the
-        first segment. Checkpoints are renamed and reported if they are damaged, if the shapes or types of
-        their arrays differ from `states`, or if `fits` rejects them.
+        Without one, it returns (0, states). The argument `states` has the states before the first segment.
+        Checkpoints that are damaged, have other shapes or types, or that `fits` rejects are renamed and
+        reported.
         """
         import jax  # readers of a store may not have JAX
 
@@ -381,10 +377,9 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Writes the states of a chunk after `done` segments if a checkpoint is due.
+        """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        Then removes the chunk's older checkpoints. If a checkpoint can't be written, training continues, and
-        only the first such failure is reported on stderr.
+        If it can't be written, training continues, and the first such failure is reported on stderr.
         """
         import jax
 

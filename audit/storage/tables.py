@@ -183,9 +183,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the wanted names, and its separator.
 
-    The separator is the first of tab, semicolon, comma, bar and space that gives the names. If no line has
-    the names, it returns the first line that is not empty, and the separator that occurs most often in it, so
-    the caller can report the names that are there.
+    The separator is the first of tab, semicolon, comma, bar and space that gives the names. Without the
+    names, it returns the first line that is not empty and its most frequent separator, for the message.
     """
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
