@@ -175,7 +175,7 @@ def _show(result: Result) -> None:
     if FLAGS.write_card is not None:
         contents["write_card"] = f"{write_json(card(result), indent=2)}\n".encode()
     for flag, content in contents.items():
-        files.write_whole(Path(FLAGS[flag].value), content, f"name another file with --{flag}")
+        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(result.conclusion))
         for remark in bounds_table.remarks(result.conclusion):

@@ -37,7 +37,6 @@ cli.define_optional(
 )
 
 Content = TypeVar("Content")
-_MAX_LISTED = 8  # hashes in a message
 
 
 def main() -> None:
@@ -103,9 +102,10 @@ def _find_named(folders: Sequence[Path], name: str) -> Path:
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
-    hashes = ", ".join(map(hash_of, (found or folders)[:_MAX_LISTED])) or "none"
-    require(found, f"--setting={name} is not an audit in {FLAGS.out}: there are {hashes}")
-    require(len(found) == 1, f"--setting={name} matches several hashes, {hashes}: give more digits")
+    count = len(found)
+    require(
+        count == 1, f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one"
+    )
     return found[0]
 
 

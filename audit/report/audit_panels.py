@@ -45,7 +45,7 @@ def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
     pyplot does not keep the figure open, so a notebook shows it only once.
     """
     draws = choose_panels(conclusion).values()
-    columns = 2 if len(draws) == 4 else len(draws)
+    columns = 2 if len(draws) == 4 else len(draws)  # four panels are two rows of two
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))

@@ -116,11 +116,17 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
     stated = dict(_flatten("", card))
     expected = dict(_flatten("", {**recomputed, **own}))
     for place in {**stated, **expected}:
-        pair = (stated.get(place), expected.get(place))
-        are_numbers = all(isinstance(value, int | float) for value in pair)
-        if pair[0] != pair[1] and not (are_numbers and math.isclose(*pair)):
-            in_card, by_scores = map(shown, pair)
+        values = (stated.get(place), expected.get(place))
+        if not _agree(*values):
+            in_card, by_scores = map(shown, values)
             yield f"{place[1:]} is {in_card} in the card and {by_scores} by these scores"
+
+
+def _agree(stated: Any, recomputed: Any) -> bool:
+    """Returns True if two values of JSON are equal, or are numbers with nine equal digits."""
+    if isinstance(stated, int | float) and isinstance(recomputed, int | float):
+        return math.isclose(stated, recomputed)
+    return bool(stated == recomputed)
 
 
 def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:

@@ -109,7 +109,7 @@ class Table(Generic[Row]):
         for row, line in zip(self.rows, lines[height:], strict=True):
             if self.section is not None and heading != self.section(row):
                 heading = self.section(row)
-                shown += filter(None, [rule, heading])
+                shown += filter(None, [rule, heading])  # an empty heading has no line
             shown.append(line)
         return "\n".join([*shown, *self.after])
 

@@ -141,9 +141,9 @@ def declared(kind: type) -> dict[str, Field]:
         if "field" not in attribute.metadata:
             continue
         field: Field = attribute.metadata["field"]
-        default = field.default
-        if attribute.default is not dataclasses.MISSING:
-            default = attribute.default
+        default = attribute.default
+        if default is dataclasses.MISSING:
+            default = field.default  # the `usual` value
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,

@@ -204,7 +204,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         values[field.name] = value
         if field.name == "adversary" and isinstance(value, AdversaryFields):
-            continue
+            continue  # `validate` checks its fields
         require_type(field.name, value, field.kind)
         field.require(value)
     return values
@@ -214,7 +214,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     """Returns the setting with this identity (`setting.identity`); missing fields have their defaults.
 
     Raises:
-      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or its scores
+      KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
         come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
@@ -302,8 +302,8 @@ def open_store(
 ) -> Store:
     """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
-    `out` is the folder of all stores, `experiment` the name of what is done with the setting, and `model` the
-    checksum of a custom model.
+    `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
+    custom model.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))

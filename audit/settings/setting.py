@@ -357,15 +357,15 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError if the number of runs is out of range or does not fit the canaries.
 
     One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries. Canaries
-    that are the same in all runs and always inserted need exactly one run, whose scores are compared with a
-    known distribution.
+    that are always inserted and the same in all runs need exactly one run.
     """
     adversary = setting.adversary
     canaries = setting.canaries
     if adversary.any_time:  # each run draws its own canaries
-        require_runs(runs, 1)
+        require_runs(runs, least=1)
         return
-    require_runs(runs, 1 if canaries > 1 or adversary.inserts_all else 2)
+    is_one_enough = canaries > 1 or adversary.inserts_all
+    require_runs(runs, least=1 if is_one_enough else 2)
     require(
         runs == 1 or not adversary.inserts_all,
         f"`runs={runs}` with `all_in`: all runs have the same canaries; give 1 run, or drop `all_in`",

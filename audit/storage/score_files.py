@@ -17,7 +17,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence as Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
-from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
+from audit.storage.tables import STDIN, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
 
@@ -65,31 +65,41 @@ def read_files(
       InputError: the files can't be read, or do not have scores, or have too many.
     """
     names, signs = _parse_columns(columns or {})
-    suffixes = {path.suffix.lower() for path in files}
-    are_tables = all(map(tables.is_table, files))
-    if len(files) == 1 and (are_tables or suffixes == {".npz"}):
-        read = tables.read_table if are_tables else _read_npz
-        cells = read(files[0], Wanted(_FORMS, names))
-        with naming(name_file(files[0])):
+    first = files[0]
+    is_npz = first.suffix.lower() == ".npz"
+    if len(files) == 1 and (is_npz or tables.is_table(first)):
+        read = _read_npz if is_npz else tables.read_table
+        cells = read(first, Wanted(_FORMS, names))
+        with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
-    require(not one_run, _ONE_RUN_FIX)
-    are_arrays = suffixes == {".npy"}
-    if len(files) != 2 or STDIN in files or not (are_tables or are_arrays):
+    if len(files) != 2 or not all(map(_can_have_world, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
-    require(not (are_arrays and columns), f"{files[0]} has no columns: drop `columns`")
-    worlds = []  # the scores with the canary, then the scores without
-    for path in files:
-        if are_arrays:
-            worlds.append(_flatten(_read_arrays(path, ())["observed"]))
-        else:
-            cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
-            with naming(path):
-                worlds += _read_scores(cells, list(cells), signs)
-    with naming(files[0]):
-        return given.two_worlds(*worlds)
+    require(not one_run, _ONE_RUN_FIX)
+    scores_in, scores_out = (_read_world(path, names, signs) for path in files)
+    with naming(first):
+        return given.two_worlds(scores_in, scores_out)
+
+
+def _can_have_world(path: Path) -> bool:
+    """Returns True for files that can have the scores with or without the canary: tables and .npy files."""
+    return path.suffix.lower() == ".npy" or (path != STDIN and tables.is_table(path))
+
+
+def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
+    """Returns the scores in a .npy file, or in the column `score` of a table.
+
+    `names` and `signs` are those of `_parse_columns`.
+    """
+    if path.suffix.lower() == ".npy":
+        require(not names, f"{path} has no columns: drop `columns`")
+        return _flatten(_read_arrays(path, ())["observed"])
+    cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
+    with naming(path):
+        (scores,) = _read_scores(cells, list(cells), signs)
+    return scores
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
@@ -300,24 +310,14 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
-
-    In 1.002 and 998, the point may separate thousands. Without whole numbers, both readings give the same
-    order of scores, and only the order matters.
-    """
-    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
+    """Returns True if the cells have decimal commas; raises InputError if others have points."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     require(
         not (has_commas and has_points),
         "some numbers have a comma, others a point: write all with points",
     )
-    mark = "," if has_commas else "."
-    marked = [text for text in texts if mark in text]
-    if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
-        problem = f"{marked[0]!r} may have a separator of thousands"
-        has_whole = any(text.lstrip("+-").isdigit() for text in texts)
-        require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
 
 

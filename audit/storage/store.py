@@ -271,10 +271,7 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    count = 0
-    for start, stop in ranges:
-        count += stop - start
-    return count
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:

@@ -10,7 +10,6 @@ import gzip
 import io
 import itertools
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the colu
 _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
 class Wanted(NamedTuple):
@@ -191,7 +189,8 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
         if wanted.find(_split(top[number], separator)) is not None:
             return number, separator
     require(lines, "no line of the scores names columns: give score,in lines")
-    return lines[0], max(_SEPARATORS[:-1], key=top[lines[0]].count)
+    separators = _SEPARATORS.rstrip()  # words of a title have spaces between them, too
+    return lines[0], max(separators, key=top[lines[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
