@@ -134,7 +134,7 @@ def _conclude(
 ) -> Result:
     """Returns the result of the scores in files, or in the folder of an audit.
 
-    `runs` is the number of runs to use of a folder; None for those of its last audit.
+    `runs` is the number of runs to use of a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")

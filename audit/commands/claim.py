@@ -177,11 +177,9 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, from the check of its batches.
 
-    An epoch has as many batches as the pass with seed 0. The size of the data set is `examples` in the file,
-    or otherwise that of the loader's `dataset`.
-
-    Raises InputError if the size is missing, or if the batches show another sampling rate or a sampler
-    without a proven bound.
+    The pass with seed 0 gives the number of batches in an epoch. The size of the data set is `examples` in
+    the file, or otherwise the size of the loader's `dataset`. Raises InputError if the size is missing, or if
+    the batches show another sampling rate or a sampler without a proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))

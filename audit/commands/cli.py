@@ -202,7 +202,7 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit's setting that the flags describe.
 
-    `names` are the fields that have flags; None for all. Values in `fixed` replace those of flags.
+    `names` are the fields that have flags; None for all. Values in `fixed` replace the flags' values.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):

@@ -105,7 +105,7 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 def mark_gaussian(conclusion: Conclusion) -> str:
     """Returns " (rejected)" or " (not confirmed)", the mark for bounds that need a Gaussian curve, or "".
 
-    There is no mark if the mechanism should have a Gaussian curve, unless the scores reject it.
+    A mechanism that should have a Gaussian curve only gets the mark if the scores reject it.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
@@ -201,7 +201,7 @@ _ESTIMATE_BAR: dict[str, Any] = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the look of a row's bar, by what it is and by its assumption."""
+    """Returns the look of a row's bar, by its kind and its assumption."""
     if not isinstance(row.finding, Bound):
         return _ESTIMATE_BAR
     if not row.finding.holds:

@@ -211,7 +211,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above the bounds of a single run: its canaries, and the table of its estimates."""
     title = f"one run: epsilon at {level}"
     cosines = conclusion.one_run.cosines
-    if cosines is None:  # there are no estimates
+    if cosines is None:  # estimates need cosines
         count = sum(conclusion.evidence.canaries)
         return [title, f"{count:,} canaries, each inserted by its own coin"]
     observed, unobserved, dimension = cosines
@@ -314,7 +314,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns what the test of the Gaussian curve means for a reader; "" without a test."""
+    """Returns the consequence of the test of the Gaussian curve in words; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""

@@ -30,7 +30,7 @@ _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confide
 
 
 class StoredCard(NamedTuple):
-    """A card from a file, with what is needed to recompute it.
+    """A card from a file, and the inputs to recompute it.
 
     Attributes:
       card: The content of the file.

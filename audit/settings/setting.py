@@ -318,8 +318,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    Without `runs`, their number is not checked. `delta` is that of epsilon, because Poisson sampling has an
-    upper bound only for some delta. Limits that depend on the data are checked when the game is built.
+    `runs` is the number of runs, or None to skip its check. `delta` is the delta of epsilon: Poisson sampling
+    has an upper bound only for some delta. Limits that depend on the data are checked later, with the data.
     """
     require_fields(setting)
     steps = setting.schedule.steps

@@ -117,7 +117,7 @@ def remove(path: Path) -> None:
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
     """Renames an unusable file, if possible, and reports this on stderr.
 
-    `problem` is what is wrong with it, and `fix` what the caller does next.
+    The message has the `problem` of the file, and `fix`, the caller's next step.
     """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"

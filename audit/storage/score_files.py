@@ -59,7 +59,7 @@ def read_files(
         STDIN, with CSV or JSON.
       columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
-      one_run: True if flat scores with presence are those of the canaries of a single run.
+      one_run: True if flat scores with presence are of the canaries of a single run.
 
     Raises:
       InputError: the files can't be read, or do not have scores, or have too many.
@@ -91,7 +91,7 @@ def _can_have_world(path: Path) -> bool:
 def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in a .npy file, or in the column `score` of a table.
 
-    `names` and `signs` are those of `_parse_columns`.
+    `names` and `signs` are as in `_parse_columns`.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")

@@ -206,10 +206,10 @@ class Store:
         return held
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name; None if there is no usable file.
+        """Returns the arrays of an .npz file by name, or None without a usable file.
 
-        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, what
-        the caller does next.
+        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, the
+        caller's next step.
         """
         path = self.path / name
         content = files.read(path)
