@@ -152,45 +152,51 @@ def describe_setting(
     last_result = store.result()
 
     runs = runs or last_result.runs or store.runs_held()
-    require(runs, f"{folder} has no finished runs: train it again")
+    require(runs >= 1, f"{folder} has no finished runs: train it again")
     level = Level(
         delta or last_result.delta or USUAL_LEVEL.delta,
         confidence or last_result.confidence or USUAL_LEVEL.confidence,
     )
     setting = audited.setting
     is_own_model = audited.model is not None
-    steps = lipschitz.find_current(store)
-    conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, steps)
+    constants = lipschitz.find_current(store)  # measured Lipschitz constants of the steps, or None
+    conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
         provenance["Command"] = command
-    provenance |= {
-        "Setting": folder.name,
-        "Seed": str(setting.seed),
-        "Data": notes.get("data", _NOT_STORED),
-        "SHA-256 of the data": audited.data or _NOT_STORED,
-    }
-    if audited.model:
-        provenance["SHA-256 of the model"] = audited.model
-    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
-    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
-    provenance |= {
-        "Versions": ", ".join(versions) or _NOT_STORED,
-        "Device": notes.get("device", _NOT_STORED),
-        "Date": notes.get("time", _NOT_STORED),
-    }
+    provenance["Setting"] = folder.name
     return Subject(
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
         facts=_describe_setting(setting, conclusion, is_own_model),
         threats=_describe_threats(setting, notes),
         conclusion=conclusion,
-        provenance=provenance,
+        provenance=provenance | _describe_training(audited, notes),
         config=store.text,
     )
+
+
+def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> dict[str, str]:
+    """Returns texts on the origin of a store's scores by topic: seed, data, model, versions, device and date.
+
+    `notes` is the provenance of the last audit.
+    """
+    texts = {
+        "Seed": str(audited.setting.seed),
+        "Data": notes.get("data", _NOT_STORED),
+        "SHA-256 of the data": audited.data or _NOT_STORED,
+    }
+    if audited.model:
+        texts["SHA-256 of the model"] = audited.model
+    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
+    texts["Versions"] = ", ".join(versions) or _NOT_STORED
+    texts["Device"] = notes.get("device", _NOT_STORED)
+    texts["Date"] = notes.get("time", _NOT_STORED)
+    return texts
 
 
 def _describe_setting(
