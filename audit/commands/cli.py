@@ -206,8 +206,9 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
+        # Without the flag, the model's own default replaces the flag's.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
-            del given[name]  # the model may have its own default
+            del given[name]
     # With a sampler by epochs, `make_setting` rounds the default number of steps to whole epochs.
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:

@@ -288,10 +288,12 @@ def draw_trade_off(
         _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
-        allowed = 1 - claim.power(grid)
+        false_negative_rates = 1 - claim.power(grid)
         # The curve of a large epsilon is below the smallest rate that the axes show.
-        if allowed.max() > grid[0]:
-            axis.plot(grid, np.clip(allowed, grid[0] / 2, None), color=UPPER, ls=":", label="claim")
+        if false_negative_rates.max() > grid[0]:
+            # Axes of normal deviates cannot show a rate of 0.
+            shown = np.clip(false_negative_rates, grid[0] / 2, None)
+            axis.plot(grid, shown, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
 
@@ -317,7 +319,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     step = 2 if decades > _MAX_DECADES else 1
     low = 0.1 ** np.arange(1, decades + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
-    labels = [*map("{:g}".format, ticks)]
+    labels = [f"{tick:g}" for tick in ticks]
     deviates = {"functions": (special.ndtri, special.ndtr)}
     axis.set_xscale("function", **deviates)
     axis.set_yscale("function", **deviates)

@@ -166,10 +166,9 @@ def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
 
     A single run with a fitted null has no bound.
     """
-    method = {"name": "no bound", "assumes": "nothing"}
-    looks = 1
-    for bound in reversed(conclusion.ranked()):
+    for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}
-            looks = len(bound.path) or 1  # a bound after each run looks once per run
-    return {"method": method, "looks": looks}
+            # A bound after each run looks at the scores once per run.
+            return {"method": method, "looks": len(bound.path) or 1}
+    return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -51,6 +51,7 @@ class Wanted(NamedTuple):
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
+            # Other columns lose their names, but keep their places.
             renamed = [name if name in self.columns else "" for name in renamed]
         form = next((form for form in self.forms if set(form) <= set(renamed)), None)
         if form is None:
