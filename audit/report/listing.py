@@ -19,7 +19,7 @@ def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `differs` has the values that differ from the defaults, by flag. `time` is when the newest scores were
-    written, in seconds since 1970. Fields of the last conclusion are None without one.
+    written, in seconds since 1970. Without a conclusion, its fields are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()

@@ -142,8 +142,8 @@ def describe_setting(
 ) -> Subject:
     """Returns an audit with its facts for a report, concluded again from the scores in a setting's folder.
 
-    If delta, confidence or the number of runs is None, the value of the last audit in the folder replaces it.
-    Without a last audit, the values are 1e-5, 0.95 and all stored runs.
+    By default, delta, confidence and the number of runs are those of the folder's last audit. Without one,
+    they are 1e-5, 0.95 and all stored runs.
 
     Raises:
       InputError: The folder does not have an audit, or has fewer runs.

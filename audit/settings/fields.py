@@ -19,10 +19,8 @@ class FieldLimits(NamedTuple):
     """The allowed values of a field: certain texts, or the numbers between bounds.
 
     Attributes:
-      least: the smallest allowed number.
-      most: the largest allowed number.
-      above: numbers must be larger than this.
-      below: numbers must be smaller than this.
+      least, most: the smallest and the largest allowed number.
+      above, below: numbers must be larger, or smaller, than this.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True if 0 is also allowed.
       numbers_too: True if whole numbers from 1, as text, are also allowed.

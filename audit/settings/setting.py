@@ -94,10 +94,10 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
 
     Args:
-      text: a sampler's name, or its name, a colon and a number: the rate of `poisson`, the number of steps of
-        `known`, the number of batches in an epoch of any other sampler.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. Texts without a number use it:
-        the rate of `poisson` is then 1 / batches. `known` needs a number.
+      text: a sampler's name, or its name, a colon and its number: a rate, a number of steps, or the number of
+        batches in an epoch.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number,
+        except for `known`. The rate is then 1 / batches.
 
     Raises:
       InputError: the text is not a sampler.
@@ -318,8 +318,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    `runs` is the number of runs, or None to skip its check. `delta` is the delta of epsilon: Poisson sampling
-    has an upper bound only for some delta. Limits that depend on the data are checked later, with the data.
+    Without `runs`, their number is not checked. Poisson sampling has an upper bound only for some `delta`.
+    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     steps = setting.schedule.steps

@@ -107,8 +107,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 
     Args:
       place: the table's name, for messages.
-      names: the names of its columns: score,in or score,presence (1 or 0), or in,out: scores with and
-        without the canary.
+      names: the names of its columns: score,in or score,presence (1 or 0), or in,out (scores).
       column: (name) -> the values of a column, (runs,) or (runs, canaries).
 
     Raises:

@@ -68,8 +68,7 @@ class StoredResult(NamedTuple):
 
     Attributes:
       runs: the number of runs.
-      delta: the delta of the bounds.
-      confidence: the confidence of the lower bounds.
+      delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
       provenance: versions, device and other circumstances of the training, by name.
