@@ -40,7 +40,6 @@ from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
 from audit.report import bounds_table, subjects
 from audit.result import Result, card
-from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 from audit.storage.score_files import Evidence
 from audit.written import Level, at_least, write_json
@@ -127,6 +126,7 @@ def main() -> None:
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",
     )
     _show(result)
+    _judge(result)
 
 
 def _conclude(
@@ -134,7 +134,7 @@ def _conclude(
 ) -> Result:
     """Returns the result of the scores in files, or in the folder of an audit.
 
-    `runs` is the number of runs to use of a folder; None for those of its last audit.
+    `runs` is the number of runs to use of a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")
@@ -166,12 +166,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
 
 
 def _show(result: Result) -> None:
-    """Writes the requested files, and prints the conclusion as a table or as JSON.
-
-    With --fail_if_violated, it exits with status 3 if the claim is rejected, and raises InputError if runs
-    may be dependent. It always raises InputError if scores are lower with the canary.
-    """
-    conclusion = result.conclusion
+    """Writes the files that flags name, and prints the conclusion as a table or as JSON."""
     contents = {}
     if FLAGS.report is not None:
         from audit.report import audit_page  # loads matplotlib, which takes a second
@@ -182,8 +177,8 @@ def _show(result: Result) -> None:
     for flag, content in contents.items():
         files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
-        print(results.answer_json(conclusion))
-        for remark in bounds_table.remarks(conclusion):
+        print(results.answer_json(result.conclusion))
+        for remark in bounds_table.remarks(result.conclusion):
             print(remark, file=sys.stderr)
     else:
         print(result)
@@ -191,14 +186,24 @@ def _show(result: Result) -> None:
         print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
     sys.stdout.flush()
 
+
+def _judge(result: Result) -> None:
+    """Raises InputError if scores are lower with the canary, unless they reject the claim all the same.
+
+    With --fail_if_violated, it exits with status 3 if the scores reject the claim, and raises InputError if
+    the runs may be dependent.
+    """
+    conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED
     if FLAGS.fail_if_violated:
         doubt = conclusion.doubt
         require(not doubt, f"these scores do not come from independent runs: {doubt}")
         if is_violated:
             sys.exit(REJECTED)
-    advice = "scores are lower with the canary: if lower means in, negate the score, as "
-    advice += "`columns=score:-loss` does"
+    advice = (
+        "scores are lower with the canary: if lower means in, negate the score, as "
+        "`columns=score:-loss` does"
+    )
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
         advice = "cosines are lower than without canaries: negate the displacement"
     require(is_violated or not conclusion.is_reversed, advice)
@@ -212,24 +217,16 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
         return score_files.read_cosines(
             paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
         )
-    evidence = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
+    columns = {}
+    for pair in FLAGS.columns or ():  # such as "score:loss"
+        ours, _, theirs = pair.partition(":")
+        columns[ours.strip().lower()] = theirs
+    evidence = score_files.read_files(paths, columns, FLAGS.one_run)
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
         raise InputError("--in_order requires --dimension, or scores with fresh draws: drop it")
     return evidence._replace(in_order=True)
-
-
-def _parse_columns() -> dict[str, str] | None:
-    """Returns --columns as {our name: the file's name}, or None; raises InputError for an incomplete pair."""
-    if FLAGS.columns is None:
-        return None
-    columns = {}
-    for pair in FLAGS.columns:  # such as "score:loss"
-        ours, _, theirs = pair.partition(":")
-        require(theirs, f"--columns={pair}: give --columns=score:loss,presence:member")
-        columns[ours.strip().lower()] = theirs
-    return columns
 
 
 def _make_claim() -> Claim | None:
@@ -239,7 +236,6 @@ def _make_claim() -> Claim | None:
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)
     if FLAGS.noise_multiplier is None:
         return None
-    require_noise(FLAGS.noise_multiplier)
     optional: dict[str, Any] = {}
     for name in ("sampling_rate", "k", "insert", "lipschitz"):
         if cli.is_given(name):

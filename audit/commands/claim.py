@@ -36,7 +36,7 @@ from audit.claims.strategies import INDEPENDENT
 from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
-from audit.report.claims_table import make_noise_table, show_claims
+from audit.report.claims_table import list_noise_claims, show_claims, show_noise_claims
 from audit.written import write_json
 
 FLAGS = flags.FLAGS
@@ -104,15 +104,19 @@ def _print_noise_claims() -> None:
     if sigma is not None:
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
     claim = MatrixMechanism(FLAGS.noise, sigma or 1.0, FLAGS.steps, k)
-    if sigma is None:  # the noise that has the claimed epsilon
+    if sigma is None:  # replaces the placeholder of 1 by the noise for the claimed epsilon
         claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
         claims.append(dp_sgd.with_epsilon(claim.epsilon(FLAGS.delta), FLAGS.delta))
-    table = make_noise_table(claims, FLAGS.delta)
-    answer = {"delta": FLAGS.delta, "steps": FLAGS.steps, "k": k, "rows": table.json()}
-    print(write_json(answer, indent=2) if FLAGS.json else table.text())
+    records = list_noise_claims(claims, FLAGS.delta)
+    if FLAGS.json:
+        answer = {"delta": FLAGS.delta, "steps": FLAGS.steps, "k": k, "rows": records}
+        print(write_json(answer, indent=2))
+    else:
+        steps = f"{FLAGS.steps:,} steps, canary in 1 of {k}"
+        print(show_noise_claims(records, f"epsilon at delta {FLAGS.delta:g}, {steps}"))
 
 
 def _print_sampler_claims() -> None:
@@ -173,11 +177,9 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, from the check of its batches.
 
-    An epoch has as many batches as the pass with seed 0. The size of the data set is `examples` in the file,
-    or otherwise that of the loader's `dataset`.
-
-    Raises InputError if the size is missing, or if the batches show another sampling rate or a sampler
-    without a proven bound.
+    The pass with seed 0 gives the number of batches in an epoch. The size of the data set is `examples` in
+    the file, or otherwise the size of the loader's `dataset`. Raises InputError if the size is missing, or if
+    the batches show another sampling rate or a sampler without a proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))

@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_ONLY_FLAGS = (
-    "AUDIT_ONLY_FLAGS"  # run.sh sets this variable to check the flags before an installation
-)
+# run.sh sets this environment variable to check the flags before an installation.
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
@@ -40,34 +40,38 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     `keeps` is True if the command keeps finished work, so that an interrupted command can continue. The
     message at an interrupt then says this.
     """
-
-    def run_main(argv: Sequence[str]) -> int:
-        """Calls `main` and returns the exit status."""
-        try:
-            if len(argv) > 1:
-                raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
-            if os.environ.get(_ONLY_FLAGS):
-                return 0
-            main()
-            sys.stdout.flush()  # raises an error of printing here
-        except InputError as error:
-            return _report_error(str(error))
-        except MemoryError:
-            return _report_error("out of memory: ask for less")
-        except OSError as error:
-            return _report_unprinted(error)
-        return 0
-
     if keeps:
         dispatch.is_kept.set()
     dispatch.install()
-    app.run(run_main, flags_parser=_parse_flags)
+    app.run(partial(_run_main, main), flags_parser=_parse_flags)
+
+
+def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
+    """Calls `main` and returns the exit status.
+
+    `argv` has the program, and the arguments that are not flags.
+    """
+    try:
+        if len(argv) > 1:
+            raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
+        if os.environ.get(_ONLY_FLAGS):
+            return 0
+        main()
+        sys.stdout.flush()  # raises an error of printing here
+    except InputError as error:
+        return _report_error(str(error))
+    except MemoryError:
+        return _report_error("out of memory: ask for less")
+    except OSError as error:
+        return _report_unprinted(error)
+    return 0
 
 
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It reports nothing if the reader of a pipe has ended, as `head` does. It raises errors about files again.
+    It reports nothing if the reader of a pipe has ended, as `head` does. Raises errors about a named file
+    again, because they are not about stdout.
     """
     if error.filename is not None:
         raise error
@@ -85,8 +89,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:
-        sys.exit(_report_error(_describe_illegal_value(error)))
+    except flags.IllegalFlagValueError as error:  # "flag --name=value: reason"
+        flag_and_value = str(error).removeprefix("flag ").partition(": ")[0]
+        sys.exit(_report_error(f"{flag_and_value} is not a valid value: see --help"))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
         sys.exit(_report_error(f"{error}: see --help"))
 
@@ -109,23 +114,6 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
     for other in others:
         is_clash = is_given(name) and is_given(other)
         require(not is_clash, f"--{other} conflicts with --{name}: drop one")
-
-
-def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
-
-    Absl's message is "flag --name=value: reason". Advice replaces the reason if absl has some.
-    """
-    reason = str(error.__context__)
-    flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
-    name = flag_and_value.partition("=")[0].removeprefix("--")
-    parser = flags.FLAGS[name].parser
-    advice = parser.syntactic_help  # such as "an integer"
-    if isinstance(parser, flags.BooleanParser):
-        advice = "true or false"
-    if not advice:
-        return f"{flag_and_value}: {reason}"
-    return f"{flag_and_value}: give {advice}"
 
 
 def _format_help() -> str:
@@ -162,19 +150,23 @@ def printable(text: str) -> str:
 
 def one_line(message: str) -> str:
     """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
-
-    def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag for a match of a field's name, and "=value" or ""."""
-        name, value = match.groups()
-        field = make.fields().get(name)
-        if field is None:  # the name is that of a command's own flag
-            return f"--{name}{value}"
-        if not field.has_flag:
-            return f"{name}{value}"
-        return f"--{field.flag}{value}"
-
     line = " ".join(message.split())
-    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, line))
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
+
+
+def _write_as_flag(match: re.Match[str]) -> str:
+    """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
+
+    The groups of the match are the name, and "=value" or "". A field without a flag only loses its backticks.
+    Any other name is a flag of the command.
+    """
+    name, value = match.groups()
+    field = make.fields().get(name)
+    if field is None:
+        return f"--{name}{value}"
+    if field.has_flag:
+        return f"--{field.flag}{value}"
+    return f"{name}{value}"
 
 
 def define_optional(kind: type, **helps: str) -> None:
@@ -210,12 +202,14 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit's setting that the flags describe.
 
-    `names` are the fields that have flags; None for all. Values in `fixed` replace those of flags.
+    `names` are the fields that have flags; None for all. Values in `fixed` replace the flags' values.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
+        # Without the flag, the model's own default replaces the flag's.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
-            del given[name]  # the model may have its own default
+            del given[name]
+    # With a sampler by epochs, `make_setting` rounds the default number of steps to whole epochs.
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
         given.setdefault("insertions", make.usual_insertions(given["model"]))
@@ -225,8 +219,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
 def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
     """Returns the fields with flags of a kind of setting: all, or those named."""
     by_name = make.fields(kind)
-    selected = map(by_name.__getitem__, names or by_name)
-    return [field for field in selected if field.has_flag]
+    return [by_name[name] for name in names or by_name if by_name[name].has_flag]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
@@ -293,8 +286,8 @@ def require_output(flag: str, kind: str) -> None:
     `kind` is the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
-    is_name = name is None or (name and not name.startswith("-"))
-    require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
+    is_valid = name is None or (name and not name.startswith("-"))
+    require(is_valid, f"--{flag}={name}: name {kind} without a dash in front")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -317,9 +310,9 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     chosen: set[str] = set()
     for item in items:
         matches = [name for name in names if item and item in name]
-        require(matches, f"--{flag}={item!r} matches no name: {', '.join(names[:4])}, ...")
         if item in names:
             matches = [item]
+        require(matches, f"--{flag}={item!r} matches no name: {', '.join(names[:4])}, ...")
         chosen.update(matches)
     return [name for name in names if name in chosen]
 
@@ -333,9 +326,7 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
     items = flags.FLAGS[flag].value
     if items is None:
         return []
-    limits = ""
-    if least > -math.inf:
-        limits = f" from {least:g} to {most:g}"
+    limits = f" from {least:g} to {most:g}" if least > -math.inf else ""
     require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
     given = []
     for item in items:

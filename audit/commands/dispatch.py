@@ -3,13 +3,13 @@
 import ast
 import atexit
 import contextlib
-import importlib.util
 import os
 import runpy
 import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
 from audit.version import __version__
@@ -56,9 +56,7 @@ def find_commands(packages: Sequence[str]) -> dict[str, str]:
     """
     modules = {}
     for package in reversed(packages):
-        spec = importlib.util.find_spec(package)
-        assert spec is not None and spec.submodule_search_locations
-        for path in Path(spec.submodule_search_locations[0]).glob("*.py"):
+        for path in Path(str(resources.files(package))).glob("*.py"):
             if "\ndef main()" in path.read_text(encoding="utf-8"):
                 modules[path.stem] = f"{package}.{path.stem}"
     return dict(sorted(modules.items()))
@@ -75,10 +73,10 @@ def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str,
 
 def _read_summary(module: str) -> str:
     """Returns the first line of a module's docstring, without importing the module."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-    return (docstring or "").partition("\n")[0]
+    package, _, name = module.rpartition(".")
+    source = resources.files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    return docstring.partition("\n")[0]
 
 
 LINE = "interrupted"

@@ -20,7 +20,7 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.report import listing
 from audit.settings import make
-from audit.storage import files, index
+from audit.storage import files
 from audit.storage.store import hash_of
 from audit.written import write_json
 
@@ -37,7 +37,6 @@ cli.define_optional(
 )
 
 Content = TypeVar("Content")
-_MAX_LISTED = 8  # hashes in a message
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting",), "requires --report: give both")
-    rows = _read_audits(*make.audits(cli.folder()), listing.listed)
+    rows = _read_audits(make.audits(cli.folder()), listing.listed)
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
@@ -68,38 +67,32 @@ def _write_page() -> None:
 def _describe_audits(root: Path) -> "list[Subject]":
     """Returns the audits in --setting, by default the newest, with their facts for the page.
 
-    Raises InputError if a named audit is missing or cannot be read, or if there are no audits. It leaves out
-    unreadable audits for --setting=all.
+    Raises InputError if there are no audits, or if a named audit is missing or cannot be read. Unreadable
+    audits are left out for --setting=all.
     """
     from audit.report.subjects import describe_setting
 
-    if FLAGS.setting not in (None, "all"):
-        folders = index.list_stores(root)
-        named = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
-        return [*map(describe_setting, dict.fromkeys(named))]
-    folders, messages = make.audits(root)
-    if FLAGS.setting is None:
-        del folders[1:]
-    described = _read_audits(folders, messages, describe_setting)
-    require(described, f"--out={root} has no audits: run an audit, or name another folder")
-    return described
+    folders = make.audits(root)
+    require(folders, f"--out={root} has no audits: run an audit, or name another folder")
+    if FLAGS.setting == "all":
+        return _read_audits(folders, describe_setting)
+    chosen = folders[:1]
+    if FLAGS.setting is not None:
+        chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
+    return [*map(describe_setting, dict.fromkeys(chosen))]  # without repeats
 
 
-def _read_audits(
-    folders: Sequence[Path], messages: list[str], read: Callable[[Path], Content]
-) -> list[Content]:
+def _read_audits(folders: Sequence[Path], read: Callable[[Path], Content]) -> list[Content]:
     """Returns the content that `read` returns for each audit's folder.
 
-    Prints the messages to stderr, and one for each folder that `read` rejects.
+    Prints a message to stderr for each folder that `read` rejects, and leaves it out.
     """
     contents = []
     for folder in folders:
         try:
             contents.append(read(folder))
         except InputError as error:
-            messages.append(f"left out: {error}")
-    for message in messages:
-        print(cli.one_line(message), file=sys.stderr)
+            print(cli.one_line(f"left out: {error}"), file=sys.stderr)
     return contents
 
 
@@ -109,9 +102,10 @@ def _find_named(folders: Sequence[Path], name: str) -> Path:
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
-    hashes = ", ".join(map(hash_of, (found or folders)[:_MAX_LISTED])) or "none"
-    require(found, f"--setting={name} is not an audit in {FLAGS.out}: there are {hashes}")
-    require(len(found) == 1, f"--setting={name} matches several hashes, {hashes}: give more digits")
+    count = len(found)
+    require(
+        count == 1, f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one"
+    )
     return found[0]
 
 

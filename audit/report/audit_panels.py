@@ -2,7 +2,8 @@
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from scipy import special
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods import curves
-from audit.methods.estimate import Bound
+from audit.methods.estimate import Bound, Estimate
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.method import COINS, GIVEN, NO_BOUND, NOTHING, OTHERS_IN
 from audit.report import style
@@ -30,9 +31,12 @@ _Draw = Callable[[Axes, Conclusion], None]
 
 _ENSURED = (NOTHING.text, COINS.text, OTHERS_IN.text)  # assumptions that an audit itself ensures
 _LIGHT = 0.3  # opacity of a bar with other assumptions
-_LABEL_WIDTH = 26  # characters of a line in a bar's name
+_LABEL_WIDTH = 26  # characters in a line of a bar's label
+_MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
-_MAX_DECADES = 4  # with more decades, every second one has a tick
+_MAX_DECADES = 3  # with more decades, every second one has a tick
+_FEW_RUNS = 4  # with fewer runs, each has a marker and a tick
+_MANY_RUNS = 500  # with more runs, only powers of ten have ticks
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
@@ -41,9 +45,7 @@ def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
     pyplot does not keep the figure open, so a notebook shows it only once.
     """
     draws = choose_panels(conclusion).values()
-    columns = len(draws)
-    if columns == 4:
-        columns = 2
+    columns = 2 if len(draws) == 4 else len(draws)  # four panels are two rows of two
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
@@ -95,9 +97,7 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
     """Draws each finite upper bound on epsilon with `axis.axvline` or `axis.axhline`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
-            dashes = ":"
-            if upper.hidden:
-                dashes = "-."
+            dashes = "-." if upper.hidden else ":"
             label = f"{upper.name} {at_most(upper.epsilon, 2)}"
             draw_line(upper.epsilon, color=UPPER, ls=dashes, label=label)
 
@@ -105,7 +105,7 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 def mark_gaussian(conclusion: Conclusion) -> str:
     """Returns " (rejected)" or " (not confirmed)", the mark for bounds that need a Gaussian curve, or "".
 
-    There is no mark if the mechanism should have a Gaussian curve, unless the scores reject it.
+    A mechanism that should have a Gaussian curve only gets the mark if the scores reject it.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
@@ -129,40 +129,34 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
     """Returns a row's label, with a mark if it is not a bound or if its Gaussian curve is in doubt."""
     if row.assumes.gaussian:
         return row.label + mark_gaussian(conclusion)
-    if not row.sign:
-        return f"{row.label} {NO_BOUND}"
-    return row.label
+    if isinstance(row.finding, Bound):
+        return row.label
+    return f"{row.label} {NO_BOUND}"
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of the scores in and out, and the thresholds of the verdict's bounds."""
+    unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
-    unit = "scores"
-    if conclusion.has_one_canary:
-        unit = "runs"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too close for bins
-        low -= max(0.5, 1e-6 * abs(low))
-        high += max(0.5, 1e-6 * abs(high))
-    # About the root of the number of scores, at most 60 bars.
-    bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = f"{len(scores_out)} {unit}"
-    if conclusion.law_is_known:
-        out = "known law"
-    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
+    if high - low <= 1e-9 * abs(high):  # floats could not represent the edges of the bars
+        margin = max(0.5, 1e-6 * abs(high))
+        low -= margin
+        high += margin
+    bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
+    edges = np.linspace(low, high, bars + 1).tolist()
+    out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
-    axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
+    axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
     for row in list_rows(conclusion):
         bound = row.finding
-        if row.name in (conclusion.pair or ()) and bound and bound.threshold is not None:
-            color = BOUND
-            if isinstance(bound, Bound) and not bound.holds:
-                color = FADED
-            dashes = "-"
-            if row.assumes.gaussian:
-                dashes = "--"
+        if isinstance(bound, Bound) and bound.method in (conclusion.pair or ()):
+            assert bound.threshold is not None
+            color = BOUND if bound.holds else FADED
+            dashes = "--" if row.assumes.gaussian else "-"
             label = f"threshold, {_label_row(row, conclusion)}"
             axis.axvline(bound.threshold, color=color, ls=dashes, label=label)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}", title="Scores")
@@ -172,28 +166,17 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
-    Light bars have assumptions, grey crossed-out bars are refuted, and grey hatched bars are estimates. The
-    estimates of a single run are points with two standard errors, over grey bars up to their 95% quantile
-    without a leak.
+    The title names the assumptions of light bars.
     """
-    labels: list[str] = []
-    assumed = {}  # the words for the assumptions of light bars; a dict keeps their order
+    labels = []
     if conclusion.is_one_run:
-        for estimate in conclusion.estimates:
-            axis.barh(len(labels), estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
-            error = 2 * estimate.standard_error
-            axis.errorbar(estimate.epsilon, len(labels), xerr=error, fmt="o", ms=4, color=IN)
-            labels.append(f"{estimate.method.removeprefix('one_shot_')} {estimate.epsilon:.2f}")
+        labels = _draw_estimates(axis, conclusion.estimates)
+    assumed = {}  # the words for the assumptions of light bars; a dict keeps their order
     for row in list_rows(conclusion):
-        if row.finding is None:
+        if row.finding is None:  # an upper bound
             continue
-        look: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
-        if not isinstance(row.finding, Bound):
-            look = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
-        elif not row.finding.holds:
-            look = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
-        elif row.assumes.text not in _ENSURED:
-            look = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
+        look = _choose_look(row)
+        if look is _LIGHT_BAR:
             assumed[row.assumes.word] = True
         axis.barh(len(labels), row.epsilon, height=0.7, **look)
         label = f"{_label_row(row, conclusion)} {at_least(row.epsilon, 2)}"
@@ -201,7 +184,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.invert_yaxis()  # the first bar is on top
     _draw_uppers(axis.axvline, conclusion)
-    axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
+    # The left end is 0, or the end of an error bar that reaches below 0.
+    axis.set_xlim(min(axis.dataLim.x0, 0), max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
     title = "Lower bounds on epsilon"
     if assumed:
@@ -209,31 +193,72 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title(title, fontsize=9)
 
 
-def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the epsilon proven after each run, or after all runs if their order is unknown.
+# The looks of bars, as keyword arguments of `Axes.barh`.
+_SOLID_BAR: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
+_LIGHT_BAR: dict[str, Any] = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
+_REJECTED_BAR: dict[str, Any] = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
+_ESTIMATE_BAR: dict[str, Any] = {**_REJECTED_BAR, "hatch": "///"}
 
-    A dashed line shows the smallest epsilon of a mu-GDP guarantee that is not refuted. A vertical line shows
-    the number of runs that refuted the claim.
+
+def _choose_look(row: BoundRow) -> dict[str, Any]:
+    """Returns the look of a row's bar, by its kind and its assumption."""
+    if not isinstance(row.finding, Bound):
+        return _ESTIMATE_BAR
+    if not row.finding.holds:
+        return _REJECTED_BAR
+    if row.assumes.text in _ENSURED:
+        return _SOLID_BAR
+    return _LIGHT_BAR
+
+
+def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
+    """Draws the estimates of a single run, with two standard errors, and returns the labels of their rows.
+
+    A grey bar ends at the estimate's 95% quantile without a leak.
+    """
+    labels = []
+    for row, estimate in enumerate(estimates):
+        axis.barh(row, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
+        error = 2 * estimate.standard_error
+        # Unclipped, because the axis would cut points at 0 in half.
+        axis.errorbar(
+            estimate.epsilon, row, xerr=error, fmt="o", ms=4, color=IN, clip_on=False, zorder=3
+        )
+        labels.append(f"{estimate.method.removeprefix('one_shot_')} {estimate.epsilon:.2f}")
+    return labels
+
+
+def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
+    """Draws the epsilon proven after each run, or only after the last if their order is unknown.
+
+    A dashed line shows the smallest epsilon of a mu-GDP guarantee that the scores do not reject. A vertical
+    line shows the number of runs that rejected the claim.
     """
     path = conclusion.path or (conclusion.epsilon,)
-    runs = range(conclusion.runs + 1 - len(path), conclusion.runs + 1)
+    last = conclusion.runs
+    runs = range(last - len(path) + 1, last + 1)
+    axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter("")  # no labels
     marker = ""
-    if len(path) < 4:  # a short line is hard to see
+    digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
+    axis.xaxis.set_major_locator(LogLocator(subs=digits))
+    if len(path) < _FEW_RUNS:
         marker = "o"
-    axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
+        axis.set_xticks(runs)
+    axis.xaxis.set_major_formatter("{x:g}")
+    # Unclipped and in front of the axis, which would hide values of 0.
+    draw_steps = partial(axis.step, runs, where="post", clip_on=False, zorder=3)
+    draw_steps(path, color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:
-        axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
+        draw_steps(path_of_gdp, color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
     if test is not None and test.refuted:
         label = f"claim rejected: {test.runs}"
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=label)
     _draw_uppers(axis.axhline, conclusion)
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
-    axis.set(xscale="log", title="Proven for any curve")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter("")  # no labels
+    axis.set_title("Proven for any curve")
     axis.set_ylim(bottom=0)
 
 
@@ -250,37 +275,39 @@ def draw_trade_off(
       predicted_mu: The mu of an ideal attack; None without a prediction.
     """
     _draw_empirical(axis, conclusion, grid)
-
-    def draw_gaussian(mu: float, label: str, color: str, dashes: str = "-") -> None:
-        """Draws the trade-off curve of mu-GDP."""
-        rates = conversions.gaussian_trade_off(mu, grid)
-        axis.plot(grid, rates, color=color, ls=dashes, label=f"Gaussian, {label}")
-
     mu = conclusion.gaussian.mu
     if mu is not None:
-        color = BOUND
-        if conclusion.refutes_gaussian:
-            color = FADED
-        draw_gaussian(mu, f"mu ≥ {at_least(mu, 2)}{mark_gaussian(conclusion)}", color, "--")
+        color = FADED if conclusion.refutes_gaussian else BOUND
+        label = f"mu ≥ {at_least(mu, 2)}{mark_gaussian(conclusion)}"
+        _draw_gaussian(axis, grid, mu, label, color=color, ls="--")
     if predicted_mu is not None:
-        draw_gaussian(predicted_mu, f"predicted mu = {predicted_mu:.2f}", PREDICTED)
+        label = f"predicted mu = {predicted_mu:.2f}"
+        _draw_gaussian(axis, grid, predicted_mu, label, color=PREDICTED)
     upper = conclusion.tightest_mu
     if upper is not None and math.isfinite(upper):
-        draw_gaussian(upper, f"mu ≤ {at_most(upper, 2)}", UPPER, ":")
+        _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
-        allowed = 1 - claim.power(grid)
+        false_negative_rates = 1 - claim.power(grid)
         # The curve of a large epsilon is below the smallest rate that the axes show.
-        if allowed.max() > grid[0]:
-            axis.plot(grid, np.clip(allowed, grid[0] / 2, None), color=UPPER, ls=":", label="claim")
+        if false_negative_rates.max() > grid[0]:
+            # Axes of normal deviates cannot show a rate of 0.
+            shown = np.clip(false_negative_rates, grid[0] / 2, None)
+            axis.plot(grid, shown, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
+
+
+def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) -> None:
+    """Draws the trade-off curve of mu-GDP at false-positive rates; `look` is for `Axes.plot`."""
+    rates = conversions.gaussian_trade_off(mu, grid)
+    axis.plot(grid, rates, label=f"Gaussian, {label}", **look)
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Draws trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
-    The axes reach from the rate of half an error (at most 0.1) to 1 minus that rate. The subtitle has the
-    result of the test of the Gaussian curve. `predicted_mu` is as in `draw_trade_off`.
+    Both axes reach from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
+    subtitle has the result of the test of the Gaussian curve. `predicted_mu` is as in `draw_trade_off`.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
@@ -289,12 +316,10 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
     decades = int(-np.log10(smallest))
-    step = 1
-    if decades > _MAX_DECADES:
-        step = 2
+    step = 2 if decades > _MAX_DECADES else 1
     low = 0.1 ** np.arange(1, decades + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
-    labels = [*map("{:g}".format, ticks)]
+    labels = [f"{tick:g}" for tick in ticks]
     deviates = {"functions": (special.ndtri, special.ndtr)}
     axis.set_xscale("function", **deviates)
     axis.set_yscale("function", **deviates)

@@ -66,31 +66,52 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values."""
+    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values.
 
-    def make_row(finding: Finding, assumes: Assumption, sign: str) -> BoundRow:
-        """Returns the row of a lower bound or an estimate."""
-        name = finding.method
-        label = name
-        if not conclusion.is_one_run:
-            label = method_of(finding).label
-        counts = _count(finding, conclusion)
-        return BoundRow(
-            name, label, finding.epsilon, finding.mu, assumes, sign, at_least, counts, finding
-        )
-
-    rows = [make_row(bound, bound.assumes, "≥") for bound in conclusion.ranked()]
+    A single run has no other values, because its estimates have a separate table.
+    """
+    rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
-        name = upper.label
-        row = BoundRow(name, name, upper.epsilon, finite(upper.mu), upper.assumes, "≤")
-        rows.append(row._replace(upper=upper))
-    if conclusion.is_one_run:  # its estimates have a separate table
+        row = BoundRow(
+            name=upper.label,
+            label=upper.label,
+            epsilon=upper.epsilon,
+            mu=finite(upper.mu),
+            assumes=upper.assumes,
+            sign="≤",
+            upper=upper,
+        )
+        rows.append(row)
+    if conclusion.is_one_run:
         return rows
     for estimate in conclusion.estimates:
-        rows.append(make_row(estimate, method_of(estimate).assumes, ""))
+        rows.append(_make_row(estimate, conclusion, method_of(estimate).assumes, sign=""))
     if conclusion.expected is not None:
-        rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
+        row = BoundRow(
+            name="linear_losses",
+            label="linear losses",
+            epsilon=conclusion.expected,
+            mu=None,
+            assumes=EXPECTED,
+        )
+        rows.append(row)
     return rows
+
+
+def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
+    """Returns the row of a lower bound or an estimate."""
+    name = finding.method
+    return BoundRow(
+        name=name,
+        label=name if conclusion.is_one_run else method_of(finding).label,
+        epsilon=finding.epsilon,
+        mu=finding.mu,
+        assumes=assumes,
+        sign=sign,
+        show=at_least,
+        counts=_count(finding, conclusion),
+        finding=finding,
+    )
 
 
 def show_floor(floor: NoiseFloor) -> str:
@@ -118,7 +139,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        record.update(zip(heads, row.counts, strict=False))  # upper bounds have three empty counts
+        # Upper bounds always have three empty counts, also next to a single run's one column.
+        record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
         *describe_claim(conclusion),
@@ -142,27 +164,33 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
-    """Returns the cells of a finding's counts: threshold, false positives and false negatives.
+    """Returns the cells of a finding's counts: its threshold, false positives and false negatives.
 
     Errors are counts over scores if runs have a single canary, and percentages otherwise, since scores of one
     run may depend on each other. A single run has one cell in words.
     """
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
-
-    def show_rate(errors: int, scores: int) -> str:
-        """Returns the errors among scores as a count or a percentage."""
-        if conclusion.has_one_canary:
-            return f"{errors}/{scores}"
-        # Errors can exceed the half of all coins that counts as scores.
-        return f"{min(errors / scores, 1):.2%}"
-
+    show_rate = _show_ratio if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
         positives = show_rate(finding.false_positives, finding.n_out)
-    else:  # the exact rate of a known law, without scores out
+    else:  # a known law gives the exact rate, without scores out
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_rate(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
+
+
+def _show_ratio(errors: int, scores: int) -> str:
+    """Returns "errors/scores", such as "3/100"."""
+    return f"{errors}/{scores}"
+
+
+def _show_percent(errors: int, scores: int) -> str:
+    """Returns the errors in percent of the scores.
+
+    Methods count errors over all coins and scores over half of them, so errors may exceed scores.
+    """
+    return f"{min(errors / scores, 1):.2%}"
 
 
 def _show_assumption(row: BoundRow) -> str:
@@ -183,7 +211,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above the bounds of a single run: its canaries, and the table of its estimates."""
     title = f"one run: epsilon at {level}"
     cosines = conclusion.one_run.cosines
-    if cosines is None:  # there are no estimates
+    if cosines is None:  # estimates need cosines
         count = sum(conclusion.evidence.canaries)
         return [title, f"{count:,} canaries, each inserted by its own coin"]
     observed, unobserved, dimension = cosines
@@ -192,9 +220,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
     records = []
     for estimate in conclusion.estimates:
-        error = "-"
-        if math.isfinite(estimate.standard_error):
-            error = f"{estimate.standard_error:.3f}"
+        error = f"{estimate.standard_error:.3f}".replace("nan", "-")
         record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
         records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
     before = (title, f"{len(observed):,} observed canaries{null}")
@@ -222,8 +248,8 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses on the test of the claim; empty without a claim.
 
-    The first clause is the test's result, or why there was no test. If the claim is not rejected, the second
-    is the probability that this audit would have rejected it if the noise were smaller than claimed.
+    The first clause is the test's result, or why there was no test. Unless the claim is rejected, the second
+    is the probability that this audit would have rejected it with less noise than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -235,11 +261,9 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         if conclusion.is_one_run:  # the test needs the exact law of cosines, or enough coins
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
-    result = "not rejected by "
-    if test.refuted:
-        result = "rejected by "
+    result = "rejected by " if test.refuted else "not rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # otherwise the e-value has only two values
+    if conclusion.bets_on_curve:  # the other test's e-value only repeats the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
@@ -258,16 +282,16 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
-    words = (
+    templates = (  # in the order of the rates of an `Attack`
         "accuracy {}",
         "true-positive rate {} at 1% false positives",
         "true-positive rate {} at 0.1% false positives",
     )
     statements = []
-    for rate, text in zip(conclusion.attack, words, strict=True):
+    for rate, template in zip(conclusion.attack, templates, strict=True):
         if rate is not None:
             shown = f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
-            statements.append(text.format(shown))
+            statements.append(template.format(shown))
     yield from _make_notes("attack:", statements)
 
 
@@ -277,7 +301,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
     # The Gaussian curve comes last, because the lines on its test follow.
-    for assumption in sorted(assumptions, key=attrgetter("gaussian")):
+    for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
@@ -290,7 +314,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns what the test of the Gaussian curve means for a reader; "" without a test."""
+    """Returns the consequence of the test of the Gaussian curve in words; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -311,7 +335,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
         return ""
     upper = conclusion.tightest
-    largest = conclusion.most_provable  # the epsilon that is proven if all guesses are right
+    largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
     if conclusion.is_claimed:  # the reader may not train
@@ -352,9 +376,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "directions"
-            if conclusion.fresh.draws:
-                fresh = "fresh draws"
+            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
         # A method of order L needs L canaries per run.
@@ -372,7 +394,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on reversed scores, on missing bounds, and on the test of normality."""
+    """Yields remarks on reversed scores, missing bounds, and the test of normality."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
@@ -382,9 +404,9 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         yield "no bound: save which canaries were inserted (scores with presence)"
     test = conclusion.normality
     if test is not None:
-        level = "not rejected"
+        result = "not rejected"
         if test.rejected_at is not None:
-            level = f"rejected at {test.rejected_at:.3g}"
+            result = f"rejected at {test.rejected_at:.3g}"
         critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
-        yield f"normal cosines: {level} ({values})"
+        yield f"normal cosines: {result} ({values})"

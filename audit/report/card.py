@@ -1,6 +1,6 @@
 """Audit cards: records of audits, as JSON, that others can recompute from the scores.
 
-If the public registry of deployments of differential privacy (OpenDP) has a field, we use its name.
+Fields have the names of OpenDP's public registry of deployments of differential privacy, if it has them.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
 claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores.
 """
@@ -30,7 +30,7 @@ _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confide
 
 
 class StoredCard(NamedTuple):
-    """A card from a file, with what is needed to recompute it.
+    """A card from a file, and the inputs to recompute it.
 
     Attributes:
       card: The content of the file.
@@ -113,25 +113,13 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
     Provenances may differ. The commitment must be the hash of the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
-    return _compare("", card, {**recomputed, **own})
-
-
-def _compare(path: str, stated: Any, recomputed: Any) -> Iterator[str]:
-    """Yields each difference between a part of a card and the recomputed part.
-
-    `path` is the place of the part in the card, such as ".bounds[0]", for the text.
-    """
-    if isinstance(stated, dict) and isinstance(recomputed, dict):
-        for name in {**stated, **recomputed}:
-            yield from _compare(f"{path}.{name}", stated.get(name), recomputed.get(name))
-    elif (
-        isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed)
-    ):
-        for i, pair in enumerate(zip(stated, recomputed, strict=True)):
-            yield from _compare(f"{path}[{i}]", *pair)
-    elif not _agree(stated, recomputed):
-        values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
-        yield f"{path[1:]} is {values}"
+    stated = dict(_flatten("", card))
+    expected = dict(_flatten("", {**recomputed, **own}))
+    for place in {**stated, **expected}:
+        values = (stated.get(place), expected.get(place))
+        if not _agree(*values):
+            in_card, by_scores = map(shown, values)
+            yield f"{place[1:]} is {in_card} in the card and {by_scores} by these scores"
 
 
 def _agree(stated: Any, recomputed: Any) -> bool:
@@ -141,19 +129,27 @@ def _agree(stated: Any, recomputed: Any) -> bool:
     return bool(stated == recomputed)
 
 
-def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields on the claim: its kind, its numbers, and its class with the class's fields.
+def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (place, value) for the values in a part of a card, with places such as ".bounds[0].mu"."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            yield from _flatten(f"{place}.{name}", value)
+    elif isinstance(part, list):
+        for i, value in enumerate(part):
+            yield from _flatten(f"{place}[{i}]", value)
+    else:
+        yield place, part
 
-    Without a claim the class is None.
+
+def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the card's fields on the claim: the variant of DP, its parameters, and the claim's class.
+
+    The class has the arguments to make the claim again. Without a claim it is None.
     """
     claim = conclusion.claim
-    unit = _ADD_OR_REMOVE
-    if isinstance(claim, RandomAllocation):
-        unit = ZERO_OUT
+    unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
-    variant = "Gaussian DP"
-    if mu is None:
-        variant = "Approximate DP"
+    variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
     fields = {}
     for name in getattr(claim, "__dataclass_fields__", ()):
@@ -166,10 +162,13 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the first bound for any curve, which decides, and how many times it looks at the scores."""
+    """Returns the method of the bound that decides, the first for any curve, and its looks at the scores.
+
+    A single run with a fitted null has no bound.
+    """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}
+            # A bound after each run looks at the scores once per run.
             return {"method": method, "looks": len(bound.path) or 1}
-    # A single run's cosines with a fitted null give only estimates.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -3,13 +3,17 @@
 import textwrap
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from audit.claims.brackets import ZERO_OUT
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import SamplerClaim, SamplerClaims
-from audit.report.table import Column, Table, at_least, at_most, make_text_table, number
+from audit.report.table import at_least, at_most, make_text_table
 
 _COLUMNS = 80
+_IF_LINEAR = """\
+last model, if losses are linear: what an honest training run approximately leaks. It is not a bound: with \
+other losses the last model may leak as much as every model."""
 _show_upper = partial(at_most, decimals=2)
 
 
@@ -18,12 +22,10 @@ def show_claims(claims: SamplerClaims) -> str:
     records = []
     for row in claims.rows:
         record = {
-            "sampler": row.sampler,
+            "sampler": f"{row.sampler} (yours)" if row.yours else row.sampler,
             "every model\nseen": _show_bracket(row),
             "last model\nalone": _show_upper(row.last_model.upper),
         }
-        if row.yours:  # the caller's sampler
-            record["sampler"] += " (yours)"
         if row.last_model.tail is not None:  # training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
@@ -48,31 +50,33 @@ def _show_bracket(row: SamplerClaim) -> str:
     return f"{at_least(lower, decimals=2)} to {shown_upper}"
 
 
-def make_noise_table(claims: Sequence[MatrixMechanism], delta: float) -> Table[MatrixMechanism]:
-    """Returns a table with a row for each matrix mechanism.
+def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
+    """Returns a record for JSON of each matrix mechanism: its noise, and the leak of its models at delta."""
+    records = []
+    for claim in claims:
+        linear = {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}
+        record = {
+            "noise": str(claim.strategy),
+            "noise_multiplier": claim.noise_multiplier,
+            "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
+            "last_model_if_linear": linear,
+        }
+        records.append(record)
+    return records
 
-    All of them have the same number of steps, and the canary takes part once in k steps.
-    """
-    columns = [
-        Column("noise", lambda claim: str(claim.strategy), "noise", left=True),
-        Column("noise_multiplier", lambda claim: claim.noise_multiplier, "sigma", number(".4g")),
-        Column(
-            "every_model",
-            lambda claim: {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
-            "every model\nseen",
-            lambda leak: _show_upper(leak["epsilon"]),
-        ),
-        Column(
-            "last_model_if_linear",
-            lambda claim: {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()},
-            "last model, if\nlosses are linear",
-            lambda leak: format(leak["epsilon"], ".2f"),  # a prediction, not rounded up
-        ),
-    ]
-    steps = f"{claims[0].steps:,} steps, canary in 1 of {claims[0].k}"
-    note = (
-        "last model, if losses are linear: what an honest training run approximately leaks. It is not a "
-        "bound: with other losses the last model may leak as much as every model."
-    )
-    before = [f"epsilon at delta {delta:g}, {steps}", ""]
-    return Table(columns, claims, before=before, after=["", *textwrap.wrap(note, _COLUMNS)])
+
+def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
+    """Returns the records from `list_noise_claims` as a text table below a title."""
+    rows = []
+    for record in records:
+        row = {
+            "noise": record["noise"],
+            "sigma": f"{record['noise_multiplier']:.4g}",
+            "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
+            # A prediction, so it is not rounded up.
+            "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
+        }
+        rows.append(row)
+    note = textwrap.wrap(_IF_LINEAR, _COLUMNS)
+    right = tuple(rows[0])[1:]  # all columns of numbers
+    return make_text_table(rows, right, before=[title, ""], after=["", *note]).text()

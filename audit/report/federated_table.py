@@ -34,23 +34,24 @@ class FederatedAudit(NamedTuple):
     together: Conclusion | None = None
 
 
-def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and the standard deviation over runs of each method's epsilon.
+def _summarize_runs(runs: Sequence[Conclusion]) -> str:
+    """Returns a text table with the mean and standard deviation over runs of each method's epsilon.
 
-    The mean of bounds is rounded down. The noise floor of an estimate is that of the first run.
+    The mean of bounds is rounded down. Estimates come with their values without a leak, for the first run.
     """
     records = []
-    for findings in zip(*(run.rows() for run in runs), strict=True):
-        first = findings[0]
-        epsilons = [finding.epsilon for finding in findings]
-        mean = float(np.mean(epsilons))
-        shown_mean = at_least(mean)
-        floor = "one bound per run"
-        if not isinstance(first, Bound):
-            shown_mean = f"{mean:.3f}"
-            floor = show_floor(first.noise_floor)
-        record = {"estimate or bound": first.method, "mean": shown_mean}
-        records.append({**record, "deviation": f"{np.std(epsilons):.3f}", "floor": floor})
+    for run_findings in zip(*(run.rows() for run in runs), strict=True):
+        first = run_findings[0]
+        epsilons = [finding.epsilon for finding in run_findings]
+        mean = np.mean(epsilons)
+        record = {"estimate or bound": first.method}
+        if isinstance(first, Bound):
+            record["mean"] = at_least(float(mean))
+            comment = "one bound per run"
+        else:
+            record["mean"] = f"{mean:.3f}"
+            comment = show_floor(first.noise_floor)
+        records.append({**record, "deviation": f"{np.std(epsilons):.3f}", "floor": comment})
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
     note = "estimates are not bounds; floor: mean (95% quantile) without a leak, for run 0"
     right = ("mean", "deviation")
@@ -58,7 +59,7 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
 
 
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
-    """Returns {name: (epsilon, its rounds in words)}: the accountant's for a canary and for a client.
+    """Returns {name: (epsilon, its rounds in words)}: upper bounds for a canary and for a client.
 
     The last epsilon is the analytical one of the one-shot paper (Andrew et al., ICLR 2024). It counts a
     single round and is not an upper bound.
@@ -73,14 +74,14 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: a table of its estimates and bounds, and one of the mechanism's epsilons.
+    """Returns an audit as text: a table of its estimates and bounds, and a table of the mechanism's epsilons.
 
     For several runs, the first table has means. A bound from all runs together comes between the tables.
     """
     first = audit.runs[0]
     lines = [bounds_table(first), ""]
     if len(audit.runs) > 1:
-        lines = [over_runs(audit.runs), ""]
+        lines = [_summarize_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"

@@ -28,7 +28,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
     # Texts are categories with even spacing on the x axis, in the order of their first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
-    lines: Iterable[Any] = [((), frame)]
+    lines: Iterable[Any] = [((), frame)]  # pairs (values of the other settings, rows of a line)
     if others:
         lines = frame.groupby(others, sort=False)
     with plt.rc_context({**STYLE, "font.size": 8}):
@@ -36,7 +36,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
         for (values, rows), (color, marker) in zip(lines, itertools.cycle(_LOOKS), strict=False):
             pairs = zip(others, values, strict=True)
             label = ", ".join(f"{name} = {value}" for name, value in pairs)
-            _draw_line(axis, rows, label, color, marker)
+            _draw_line(axis, rows, label, color=color, marker=marker)
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
@@ -44,14 +44,17 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
-    """Draws a line of proven epsilons and a dotted line of upper bounds over the column "x".
+    """Draws a line of proven epsilons and a dotted line of upper bounds over the column "x" of a frame.
 
     A point is the mean of the rows with the same x. Its bar reaches from the smallest to the largest epsilon.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
     bars = np.array([mean - proven["min"], proven["max"] - mean])
-    points = axis.errorbar(proven.index, mean, bars, color=color, marker=marker, ms=4, capsize=2)
+    # Unclipped, because the axis would cut points at 0 in half.
+    points = axis.errorbar(
+        proven.index, mean, bars, color=color, marker=marker, ms=4, capsize=2, clip_on=False
+    )
     points.set_label(f"proven {label}".strip())
     upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = upper.groupby(rows["x"], sort=False).max()

@@ -1,6 +1,6 @@
 """Lists the audits in a store with their last conclusions, for a terminal and for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `differs` has the values that differ from the defaults, by flag. `time` is when the newest scores were
-    written, in seconds since 1970. Fields of the last conclusion are None without one.
+    written, in seconds since 1970. Without a conclusion, its fields are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -89,17 +89,18 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
             "model": record["model"],
             "adversary": record["adversary"],
             "runs": str(record["runs"]),
-            "proven": "-",
-            "upper": "-",
+            "proven": _show_number(record["epsilon"], at_least),
+            "upper": _show_number(record["upper_bound"], at_most),
             "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
             "differs": _show_differences(record["differs"]),
         }
-        if record["epsilon"] is not None:
-            row["proven"] = at_least(record["epsilon"])
-        if record["upper_bound"] is not None:
-            row["upper"] = at_most(record["upper_bound"])
         rows.append(row)
     return make_text_table(rows, right=("runs", "proven", "upper", "written"), rule=80).text()
+
+
+def _show_number(value: float | None, show: Callable[[float], str]) -> str:
+    """Returns a number as text, or "-" for None."""
+    return "-" if value is None else show(value)
 
 
 def _show_differences(differences: dict[str, Any]) -> str:

@@ -142,8 +142,8 @@ def describe_setting(
 ) -> Subject:
     """Returns an audit with its facts for a report, concluded again from the scores in a setting's folder.
 
-    If delta, confidence or the number of runs is None, it is that of the last audit in the folder. Without a
-    last audit they are 1e-5, 0.95 and all stored runs.
+    By default, delta, confidence and the number of runs are those of the folder's last audit. Without one,
+    they are 1e-5, 0.95 and all stored runs.
 
     Raises:
       InputError: The folder does not have an audit, or has fewer runs.
@@ -159,38 +159,44 @@ def describe_setting(
     )
     setting = audited.setting
     is_own_model = audited.model is not None
-    steps = lipschitz.find_current(store)
-    conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, steps)
+    constants = lipschitz.find_current(store)  # measured Lipschitz constants of the steps, or None
+    conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
         provenance["Command"] = command
-    provenance |= {
-        "Setting": folder.name,
-        "Seed": str(setting.seed),
-        "Data": notes.get("data", _NOT_STORED),
-        "SHA-256 of the data": audited.data or _NOT_STORED,
-    }
-    if audited.model:
-        provenance["SHA-256 of the model"] = audited.model
-    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
-    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
-    provenance |= {
-        "Versions": ", ".join(versions) or _NOT_STORED,
-        "Device": notes.get("device", _NOT_STORED),
-        "Date": notes.get("time", _NOT_STORED),
-    }
+    provenance["Setting"] = folder.name
     return Subject(
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
         facts=_describe_setting(setting, conclusion, is_own_model),
         threats=_describe_threats(setting, notes),
         conclusion=conclusion,
-        provenance=provenance,
+        provenance=provenance | _describe_training(audited, notes),
         config=store.text,
     )
+
+
+def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> dict[str, str]:
+    """Returns texts on the origin of a store's scores by topic: seed, data, model, versions, device and date.
+
+    `notes` is the provenance of the last audit.
+    """
+    texts = {
+        "Seed": str(audited.setting.seed),
+        "Data": notes.get("data", _NOT_STORED),
+        "SHA-256 of the data": audited.data or _NOT_STORED,
+    }
+    if audited.model:
+        texts["SHA-256 of the model"] = audited.model
+    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
+    texts["Versions"] = ", ".join(versions) or _NOT_STORED
+    texts["Device"] = notes.get("device", _NOT_STORED)
+    texts["Date"] = notes.get("time", _NOT_STORED)
+    return texts
 
 
 def _describe_setting(
@@ -202,8 +208,8 @@ def _describe_setting(
     row = task.find_task(model)
     if not is_own_model and row is not None:
         model = row.description
-    optimizer = f"{mechanism.optimizer} on the private mean, "
-    optimizer += f"learning rate {mechanism.learning_rate:g}"
+    rate = f"learning rate {mechanism.learning_rate:g}"
+    optimizer = f"{mechanism.optimizer} on the private mean, {rate}"
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
@@ -229,13 +235,12 @@ def _describe_insertions(setting: Setting) -> str:
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
-    if sampling.times:  # the sampler "known": so many steps, which are drawn in advance
+    if sampling.times:  # the sampler "known", which draws this number of steps in advance
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
     k = setting.schedule.periodicity
-    text = f"{setting.insertions:,}, at every step"
-    if k > 1:
-        text = f"{setting.insertions:,}, every {k} steps"
+    where = f"every {k} steps" if k > 1 else "at every step"
+    text = f"{setting.insertions:,}, {where}"
     if setting.schedule.place != k:  # not the last step of each period, the default
         text += f", at step {setting.schedule.place} of each {k}"
     if sampling.name == POISSON:
@@ -275,7 +280,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     )
     if setting.sampling.is_hidden:
         sentences["accounting"] = (
-            "The adversary does not see which steps insert the canary; the upper bound is that of "
+            "The adversary does not see which steps insert the canary; the upper bound is for "
             f"{setting.sampling.name} sampling."
         )
     return sentences

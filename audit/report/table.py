@@ -34,8 +34,8 @@ class Column(NamedTuple):
       show: A function from a value other than None to the cell's text. With `at_least` or `at_most`, CSV
         rounds in the same direction.
       width: The column's width in characters; 0 fits the widest cell.
-      left: Whether cells are aligned to the left.
-      none: The cell's text for None.
+      left: True to align cells to the left.
+      none: The text of a cell without a value (None).
     """
 
     key: str | None = None
@@ -92,16 +92,15 @@ class Table(Generic[Row]):
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # lines of the header
-        lines = [""] * (height + len(self.rows))
+        cells = []  # for each column, its texts of equal width from top to bottom
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head
             texts += map(column.show_cell, self.rows)
             width = column.width or max(map(len, texts))
             align = str.ljust if column.left else str.rjust
-            for place, text in enumerate(texts):
-                lines[place] += align(text, width) + self.gap
-        lines = [*map(str.rstrip, lines)]
+            cells.append([align(text, width) for text in texts])
+        lines = [self.gap.join(line).rstrip() for line in zip(*cells, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
         if self.section is None:
@@ -110,7 +109,7 @@ class Table(Generic[Row]):
         for row, line in zip(self.rows, lines[height:], strict=True):
             if self.section is not None and heading != self.section(row):
                 heading = self.section(row)
-                shown += filter(None, [rule, heading])
+                shown += filter(None, [rule, heading])  # an empty heading has no line
             shown.append(line)
         return "\n".join([*shown, *self.after])
 

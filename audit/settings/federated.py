@@ -124,12 +124,13 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
-    within C. At the same privacy cost, the sum of updates then needs more noise.
+    within C. The sum of updates then needs more noise for the same privacy.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
+    # Without noise on the updates, the count is not private either, so it has no noise.
     on_count = _COUNT_NOISE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, _QUANTILE_RATE)

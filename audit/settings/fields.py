@@ -19,10 +19,8 @@ class FieldLimits(NamedTuple):
     """The allowed values of a field: certain texts, or the numbers between bounds.
 
     Attributes:
-      least: the smallest allowed number.
-      most: the largest allowed number.
-      above: numbers must be larger than this.
-      below: numbers must be smaller than this.
+      least, most: the smallest and the largest allowed number.
+      above, below: numbers must be larger, or smaller, than this.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True if 0 is also allowed.
       numbers_too: True if whole numbers from 1, as text, are also allowed.
@@ -52,7 +50,7 @@ class FieldLimits(NamedTuple):
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        bounds = f"at least {_format_bound(self.least)}"
+        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
@@ -141,9 +139,9 @@ def declared(kind: type) -> dict[str, Field]:
         if "field" not in attribute.metadata:
             continue
         field: Field = attribute.metadata["field"]
-        default = field.default
-        if attribute.default is not dataclasses.MISSING:
-            default = attribute.default
+        default = attribute.default
+        if default is dataclasses.MISSING:
+            default = field.default  # the `usual` value
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,
@@ -163,9 +161,8 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        if (
-            is_always_in or value != field.default
-        ):  # without a default, this is MISSING, so they differ
+        # The default of a field without one is MISSING, which no value equals.
+        if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
@@ -190,7 +187,7 @@ def _is_whole_number(text: Any) -> bool:
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
+    """Returns a bound in a short form, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -1,5 +1,6 @@
 """Makes settings from flags, keywords and stored identities, and opens their stores."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -29,7 +30,6 @@ from audit.storage import index
 from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
-from audit.written import counted
 
 
 @cache
@@ -42,10 +42,8 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     if kind is not Setting:
         return declared(kind)
     models: dict[str, list[str]] = {}  # by data set
-    for (
-        name,
-        row,
-    ) in tasks().items():  # `sizes` has the names of a model that comes in several sizes
+    for name, row in tasks().items():
+        # `sizes` has the names of a model that comes in several sizes.
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
@@ -85,8 +83,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models, from values by field or flag as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-    `canaries="auto"` stands for the catalogue's number for the model, which is another one if the adversary
-    draws directions for each run.
+    `canaries="auto"` stands for the catalogue's number for the model and the kind of adversary.
 
     Raises:
       InputError: the model is unknown, or a value is wrong as in `make_setting`.
@@ -140,16 +137,13 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    # The batch size is checked later, and may be 0 here.
+    # `validate` checks the batch size later, so it may be 0 here.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
-    # Settings with the same meaning must get the same identity: 1 is first, k is last, and last if k = 1.
-    names = {"1": FIRST, str(periodicity): LAST}
-    names[FIRST] = names["1"]
-    values["insert"] = names.get(values["insert"], values["insert"])
+    values["insert"] = _name_step(values["insert"], periodicity)
     if insertions is not None:
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
@@ -158,16 +152,33 @@ def make_setting(
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
-    def fill(kind: type, *parts: Any) -> Any:
-        """Returns a dataclass of this kind: `parts`, then the values of the fields that it declares."""
-        names = declared(kind)
-        return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
-
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        adversary = fill(ADVERSARIES[adversary])
-    setting: Setting = fill(Setting, model, adversary, fill(DpSgdFields), fill(ScheduleFields))
-    return setting
+        kind = ADVERSARIES[adversary]
+        adversary = kind(**_select(kind, values))
+    return Setting(
+        model,
+        adversary,
+        DpSgdFields(**_select(DpSgdFields, values)),
+        ScheduleFields(**_select(ScheduleFields, values)),
+        **_select(Setting, values),
+    )
+
+
+def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the fields that a dataclass declares, by field."""
+    return {name: values[name] for name in declared(kind)}
+
+
+def _name_step(insert: str, periodicity: int) -> str:
+    """Returns a step's text in identities: "last" for step k of a period, "first" for 1, or its number.
+
+    Settings with the same meaning then have the same identity. If k is 1, the text is "last".
+    """
+    number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
+    if number == str(periodicity):
+        return LAST
+    return FIRST if number == "1" else number
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +204,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         values[field.name] = value
         if field.name == "adversary" and isinstance(value, AdversaryFields):
-            continue
+            continue  # `validate` checks its fields
         require_type(field.name, value, field.kind)
         field.require(value)
     return values
@@ -203,7 +214,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     """Returns the setting with this identity (`setting.identity`); missing fields have their defaults.
 
     Raises:
-      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or its scores
+      KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
         come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
@@ -267,28 +278,19 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
     return store, audited
 
 
-def audits(root: Path) -> tuple[list[Path], list[str]]:
-    """Returns the folders of audits with scores under a root, the newest first, and messages.
+def audits(root: Path) -> list[Path]:
+    """Returns the folders of audits with scores under a root, the newest first.
 
-    The messages are about folders without a readable audit. Raises InputError if the root can't be read.
+    Unreadable folders are among them, for `open_audit` to report. Raises InputError if the root is one.
     """
-    folders = []
-    messages = []
-    others = 0
-    for folder in index.list_stores(root):
-        try:
-            config = parse_config(Store.at(folder).config())
-        except InputError as error:
-            messages.append(f"left out: {error}")
-            continue
-        if config is None:
-            others += 1
-        else:
-            folders.append(folder)
-    if others:
-        held = counted(others, "folder holds", "folders hold")
-        messages.insert(0, f"skipped: {held} other results than audits")
-    return folders, messages
+    return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
+
+
+def _has_other_results(folder: Path) -> bool:
+    """Returns True if the folder's config can be read and is not the config of an audit."""
+    with contextlib.suppress(InputError):
+        return parse_config(Store.at(folder).config()) is None
+    return False
 
 
 def open_store(
@@ -300,8 +302,8 @@ def open_store(
 ) -> Store:
     """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
-    `out` is the folder of all stores, `experiment` the name of what is done with the setting, and `model` the
-    checksum of a custom model.
+    `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
+    custom model.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))

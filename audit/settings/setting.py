@@ -94,27 +94,23 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
 
     Args:
-      text: a sampler's name, or its name, a colon and a number: the rate of `poisson`, the number of steps of
-        `known`, the number of batches in an epoch of any other sampler.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. Texts without a number use it:
-        the rate of `poisson` is then 1 / batches. `known` needs a number.
+      text: a sampler's name, or its name, a colon and its number: a rate, a number of steps, or the number of
+        batches in an epoch.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number,
+        except for `known`. The rate is then 1 / batches.
 
     Raises:
       InputError: the text is not a sampler.
     """
+    if text == EVERY:
+        return Sampling()
     form = f"give every, poisson:RATE, {', '.join(BY_EPOCHS)}, each with :BATCHES of an epoch"
     wrong = InputError(f"`sampler={text}`: {form}, or known:STEPS")
     name, colon, number = text.partition(":")
-    if text == EVERY:
-        return Sampling()
-    if name not in (POISSON, KNOWN, *BY_EPOCHS) or bool(colon) != bool(number):
+    if name not in (POISSON, KNOWN, *BY_EPOCHS):
         raise wrong
-    if not number:
-        if batches < 2 or name == KNOWN:
-            raise wrong
-        if name == POISSON:
-            return Sampling(POISSON, rate=1 / batches)
-        return Sampling(name, batches=batches)
+    if not colon and name != KNOWN and batches >= 2:
+        number = repr(1 / batches) if name == POISSON else str(batches)
     if name == POISSON:
         try:
             rate = float(number)
@@ -253,7 +249,8 @@ class Setting:
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
             return steps
-        # The noise is S^-1 z with independent z, so its sum over steps is w'z with w = S^-T 1.
+        # With the strategy matrix S and independent z, the noise is S^-1 z. Its sum over all steps is the
+        # product of z and the weights S^-T (1, ..., 1).
         weights = read_strategy(self.mechanism.noise, steps).solve_transposed(np.ones(steps))
         return float(np.sum(weights**2))
 
@@ -261,16 +258,17 @@ class Setting:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
         A rehearsal is a training run without noise and canaries. It predicts how far genuine gradients move
-        the model, and is not worth its time if they move it little compared with the noise. Without noise,
-        the steps of an adaptive optimizer are much longer, so a rehearsal would only add errors. The scores'
-        known distribution does not depend on this choice.
+        the model. If this is little compared with the noise, the rehearsal is not worth its time. Without
+        noise, an adaptive optimizer takes much longer steps, so its rehearsal would only add errors. The
+        scores' known distribution does not depend on this choice.
         """
         mechanism = self.mechanism
-        # The largest distance by which gradients move SGD's model, and the expected squared length of the
-        # noise, both in units of learning rate * C / batch size.
-        drift = self.schedule.steps * mechanism.batch_size
-        noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
+        # The largest distance by which clipped gradients move SGD's model, and the expected squared length
+        # of the sum of all noise, in units of learning rate * C / batch size and its square.
+        largest_drift = self.schedule.steps * mechanism.batch_size
+        squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
+        is_worthwhile = largest_drift**2 > _MAX_DRIFT * squared_noise
+        return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
     @property
     def composition(self) -> tuple[float, int, float]:
@@ -320,8 +318,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    Without `runs`, their number is not checked. `delta` is that of epsilon, because Poisson sampling has an
-    upper bound only for some delta. Limits that depend on the data are checked when the game is built.
+    Without `runs`, their number is not checked. Poisson sampling has an upper bound only for some `delta`.
+    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -359,15 +357,15 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError if the number of runs is out of range or does not fit the canaries.
 
     One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries. Canaries
-    that are the same in all runs and always inserted need exactly one run, whose scores are compared with a
-    known distribution.
+    that are always inserted and the same in all runs need exactly one run.
     """
     adversary = setting.adversary
     canaries = setting.canaries
     if adversary.any_time:  # each run draws its own canaries
-        require_runs(runs, 1)
+        require_runs(runs, least=1)
         return
-    require_runs(runs, 1 if canaries > 1 or adversary.inserts_all else 2)
+    is_one_enough = canaries > 1 or adversary.inserts_all
+    require_runs(runs, least=1 if is_one_enough else 2)
     require(
         runs == 1 or not adversary.inserts_all,
         f"`runs={runs}` with `all_in`: all runs have the same canaries; give 1 run, or drop `all_in`",
@@ -407,11 +405,6 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         steps % sampling.batches == 0,
         f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
     )
-
-
-def require_noise(sigma: float) -> None:
-    """Raises InputError for a noise multiplier out of range: not 0, nor MIN_NOISE to MAX_NOISE."""
-    declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 
 def require_runs(runs: int, least: int) -> None:

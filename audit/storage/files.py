@@ -13,9 +13,8 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-_TEMPORARY = re.compile(
-    r"\..+\.(\d{1,9})-[0-9a-f]{8}"
-)  # names from `replacing`; the group is a process
+# The names of temporary files from `replacing`. The group is the id of their process.
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")
 _OTHER_FOLDER = "name another folder with `out`"
 
 
@@ -30,10 +29,10 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     the advice `fix`.
     """
     with writing(path, fix):
-        is_file = True
+        is_replaceable = True  # a missing file, or a regular file
         with contextlib.suppress(FileNotFoundError):
-            is_file = stat.S_ISREG(path.stat().st_mode)  # raises OSError for a loop of links
-        if not is_file:
+            is_replaceable = stat.S_ISREG(path.stat().st_mode)  # raises OSError for a loop of links
+        if not is_replaceable:
             path.write_bytes(content)
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,27 +43,28 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns an OSError in the block into an InputError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}"
+        ) from None
+
+
 def read(path: Path) -> bytes | None:
     """Returns a file's content, or None if it does not exist; raises InputError if it can't be read."""
-    try:
+    with _reading(path), contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _cannot_read(path, error) from None
-
-
-def _cannot_read(path: Path, error: OSError) -> InputError:
-    """Returns the error for a path that can't be read."""
-    return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")
+    return None
 
 
 def compute_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
-    try:
+    with _reading(path):
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise _cannot_read(path, error) from None
 
 
 def list_folder(folder: Path) -> list[Path]:
@@ -72,12 +72,9 @@ def list_folder(folder: Path) -> list[Path]:
 
     Raises InputError if it can't be read.
     """
-    try:
+    with _reading(folder), contextlib.suppress(FileNotFoundError):
         return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _cannot_read(folder, error) from None
+    return []
 
 
 @contextlib.contextmanager
@@ -90,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except BaseException:  # interrupts, too
+    except BaseException:  # also after an interrupt
         remove(temporary)
         raise
 
@@ -101,7 +98,7 @@ def remove_abandoned(folder: Path) -> None:
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
             continue
-        with contextlib.suppress(PermissionError):  # the process is alive, and another user's
+        with contextlib.suppress(PermissionError):  # another user's process is alive
             try:
                 os.kill(int(match[1]), 0)  # signal 0 only checks that the process exists
             except ProcessLookupError:
@@ -120,7 +117,7 @@ def remove(path: Path) -> None:
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
     """Renames an unusable file, if possible, and reports this on stderr.
 
-    `problem` is what is wrong with it, and `fix` what the caller does next.
+    The message has the `problem` of the file, and `fix`, the caller's next step.
     """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"

@@ -18,8 +18,7 @@ class Holdings(NamedTuple):
 
     Attributes:
       root: the folder of all stores.
-      stores: the stores of each setting, one for each data set. The key is the setting's JSON without the
-        checksum of the data.
+      stores: {JSON of a setting without the checksum of the data: its stores, one for each data set}.
     """
 
     root: Path
@@ -61,10 +60,11 @@ def list_stores(root: Path) -> list[Path]:
     """
     times = {}
     for folder in files.list_folder(root):
-        # Also with a dangling link, which the reader of the config reports.
-        if os.path.lexists(folder / CONFIG) and (time := newest_scores(folder)):
-            times[folder] = time
-    return sorted(times, key=lambda folder: (-times[folder], folder.name))
+        # The config may be a dangling link, which its reader reports.
+        if os.path.lexists(folder / CONFIG):
+            times[folder] = newest_scores(folder)
+    with_scores = filter(times.get, times)  # the time is 0 without scores
+    return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
 
 
 def _name(setting: dict[str, Any]) -> str:

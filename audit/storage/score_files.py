@@ -17,7 +17,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence as Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
-from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
+from audit.storage.tables import STDIN, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
 
@@ -59,37 +59,47 @@ def read_files(
         STDIN, with CSV or JSON.
       columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
-      one_run: True if flat scores with presence are those of the canaries of a single run.
+      one_run: True if flat scores with presence are of the canaries of a single run.
 
     Raises:
       InputError: the files can't be read, or do not have scores, or have too many.
     """
     names, signs = _parse_columns(columns or {})
-    suffixes = {path.suffix.lower() for path in files}
-    are_tables = all(map(tables.is_table, files))
-    if len(files) == 1 and (are_tables or suffixes == {".npz"}):
-        read = tables.read_table if are_tables else _read_npz
-        cells = read(files[0], Wanted(_FORMS, names))
-        with naming(name_file(files[0])):
+    first = files[0]
+    is_npz = first.suffix.lower() == ".npz"
+    if len(files) == 1 and (is_npz or tables.is_table(first)):
+        read = _read_npz if is_npz else tables.read_table
+        cells = read(first, Wanted(_FORMS, names))
+        with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
-    require(not one_run, _ONE_RUN_FIX)
-    are_arrays = suffixes == {".npy"}
-    if len(files) != 2 or STDIN in files or not (are_tables or are_arrays):
+    if len(files) != 2 or not all(map(_can_have_world, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
-    require(not (are_arrays and columns), f"{files[0]} has no columns: drop `columns`")
-    worlds = []  # scores with the canary, scores without
-    for path in files:
-        if are_arrays:
-            worlds.append(_flatten(_read_arrays(path, ())["observed"]))
-        else:
-            cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
-            with naming(path):
-                worlds += _read_scores(cells, list(cells), signs)
-    with naming(files[0]):
-        return given.two_worlds(*worlds)
+    require(not one_run, _ONE_RUN_FIX)
+    scores_in, scores_out = (_read_world(path, names, signs) for path in files)
+    with naming(first):
+        return given.two_worlds(scores_in, scores_out)
+
+
+def _can_have_world(path: Path) -> bool:
+    """Returns True for files that can have the scores with or without the canary: tables and .npy files."""
+    return path.suffix.lower() == ".npy" or (path != STDIN and tables.is_table(path))
+
+
+def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
+    """Returns the scores in a .npy file, or in the column `score` of a table.
+
+    `names` and `signs` are as in `_parse_columns`.
+    """
+    if path.suffix.lower() == ".npy":
+        require(not names, f"{path} has no columns: drop `columns`")
+        return _flatten(_read_arrays(path, ())["observed"])
+    cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
+    with naming(path):
+        (scores,) = _read_scores(cells, list(cells), signs)
+    return scores
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
@@ -97,8 +107,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 
     Args:
       place: the table's name, for messages.
-      names: the names of its columns: score,in or score,presence (1 or 0), or in,out: scores with and
-        without the canary.
+      names: the names of its columns: score,in or score,presence (1 or 0), or in,out (scores).
       column: (name) -> the values of a column, (runs,) or (runs, canaries).
 
     Raises:
@@ -157,17 +166,17 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     Returns {our name: the file's name without a minus}, and {our name: -1} for names that had a minus.
     """
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    scores = {"score", "scores", "out", "fresh"}  # names of columns with scores
+    with_scores = {"score", "scores", "out", "fresh"}
     if "out" in columns:
-        scores.add("in")  # without `out` it has 1 or 0
+        with_scores.add("in")  # without a column `out`, the column `in` has 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
         pair = f"`columns={ours}:{theirs}`"
-        require(ours in known, f"{pair}: name {', '.join(known)}")
+        require(ours in known and theirs, f"{pair}: name {', '.join(known)}, as in score:loss")
         names[ours] = theirs.removeprefix("-")
         if names[ours] != theirs:
-            require(ours in scores, f"{pair}: only scores can be negated")
+            require(ours in with_scores, f"{pair}: only scores can be negated")
             signs[ours] = -1
     return names, signs
 
@@ -175,7 +184,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the wanted arrays of a .npz file by our names.
 
-    A file with fresh draws or ranks has other arrays (_RANK_NAMES), which are returned without being wanted.
+    If the file has fresh draws or ranks, it returns the arrays that describe them (_RANK_NAMES) instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
@@ -210,9 +219,12 @@ def _flatten(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the evidence of a table's two columns, or of arrays of ranks, by our names.
+    """Returns the evidence in the columns of a table or file.
 
-    `signs` has -1 for columns to negate. `one_run` is as in `read_files`.
+    Args:
+      columns: two columns by our names, scores first (_FORMS), or arrays of ranks (_RANK_NAMES).
+      signs: {our name: -1} for columns to negate.
+      one_run: as in `read_files`.
     """
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
@@ -231,7 +243,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)  # the report asks if they are from one run
+    return sets._replace(labelled=True)  # the report asks whether they are from one run
 
 
 def _make_ranks(found: Columns) -> Fresh:
@@ -248,12 +260,12 @@ def _make_ranks(found: Columns) -> Fresh:
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, with a minus for those in `signs`.
+    """Returns the named columns as scores, multiplied by their number in `signs`, if they have one.
 
     Empty cells at the end of a column of texts are dropped. Raises InputError for a cell that is not a
     number.
     """
-    # Commas must have the same meaning in all columns of texts.
+    # Columns of texts are lists. Commas must have the same meaning in all of them.
     listed = [name for name in names if _is_list(columns[name])]
     has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
     found = []
@@ -297,29 +309,19 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
-
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it may, too, but only the order of
-    scores matters, and both readings have the same order.
-    """
-    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
+    """Returns True if the cells have decimal commas; raises InputError if others have points."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     require(
         not (has_commas and has_points),
         "some numbers have a comma, others a point: write all with points",
     )
-    mark = "," if has_commas else "."
-    marked = [text for text in texts if mark in text]
-    if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
-        problem = f"{marked[0]!r} may have a separator of thousands"
-        has_whole = any(text.lstrip("+-").isdigit() for text in texts)
-        require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns True for each cell that says that the canary was in: 1, 0 or a word in _LABELS.
+    """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO.
 
     `name` is the column's name, for messages.
     """
@@ -329,7 +331,8 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
         return bits.astype(bool)
     labels = {}
     for cell in set(cells):
-        labels[cell] = _LABELS.get(str(cell).strip().lower(), _convert(cell, True))
+        number = _convert(cell, has_commas=True)
+        labels[cell] = _LABELS.get(str(cell).strip().lower(), number)
         require(
             labels[cell] in (0, 1),
             f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}",

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError, require
+from audit.errors import InputError, plain, require
 from audit.storage import files
 
 CONFIG = "config.json"
@@ -68,8 +68,7 @@ class StoredResult(NamedTuple):
 
     Attributes:
       runs: the number of runs.
-      delta: the delta of the bounds.
-      confidence: the confidence of the lower bounds.
+      delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
       provenance: versions, device and other circumstances of the training, by name.
@@ -181,7 +180,7 @@ class Store:
         chunks = self._read_chunks()
         for first, stop in _find_gaps(chunks, runs):
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
-        (any_chunk, *_) = chunks.values()
+        any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
         whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for (first, stop), chunk in chunks.items():
@@ -206,10 +205,10 @@ class Store:
         return held
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name; None if there is no usable file.
+        """Returns the arrays of an .npz file by name, or None without a usable file.
 
-        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, what
-        the caller does next.
+        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, the
+        caller's next step.
         """
         path = self.path / name
         content = files.read(path)
@@ -244,24 +243,21 @@ class Store:
             match = _CHUNK.fullmatch(path.name)
             arrays = match and self.read_arrays(path.name, _AGAIN)
             if match and arrays:
-                dimension = int(arrays.get("dimension", 0))
-                draws = int(arrays.get("draws", 0))
                 first = int(match[1])
-                scores = arrays["scores"]
-                runs = (first, first + len(scores))
-                chunks[runs] = Scores(first, scores, arrays["presence"], dimension, draws)
+                chunk = Scores(first, **{name: plain(value) for name, value in arrays.items()})
+                chunks[first, first + len(chunk.scores)] = chunk
         return chunks
 
 
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of runs below `runs` that the held ranges, in any order, leave out."""
+    """Returns the ranges [start, stop) of runs 0 .. runs - 1 that are not held; `held` may have any order."""
     gaps = []
-    end = 0  # all runs below are held or in a gap
-    for first, stop in [*sorted(held), (runs, runs)]:
-        until = min(first, runs)
-        if end < until:
-            gaps.append((end, until))
-        end = max(end, stop)
+    seen = 0  # all runs before this one are held or in a gap
+    for first, stop in [*sorted(held), (runs, runs)]:  # an empty range at the end
+        gap = (seen, min(first, runs))
+        if gap[0] < gap[1]:
+            gaps.append(gap)
+        seen = max(seen, stop)
     return gaps
 
 
@@ -274,10 +270,7 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    count = 0
-    for start, stop in ranges:
-        count += stop - start
-    return count
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:
@@ -331,16 +324,18 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = (
-    49  # training time over the time to write checkpoints, which then take at most 2%
-)
+_MIN_TRAINING_RATIO = 49  # time to train over time to write checkpoints, which take at most 2%
 
-# (segments done, states) -> True if the states can be those after this number of segments
+# (segments done, states) -> True unless the states cannot come from this number of segments of training
 Fits = Callable[[int, Any], bool]
 
 
 class Checkpoints:
-    """The checkpoints in a folder, for one chunk of runs at a time."""
+    """The checkpoints in a folder, for one chunk of runs at a time.
+
+    A chunk trains in segments of steps. A checkpoint has the states of the chunk's runs, a pytree of arrays,
+    after a number of segments.
+    """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """Prepares to read and write checkpoints in a folder, which may not exist yet.
@@ -358,9 +353,9 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Without one, it returns (0, states): the given states, which are those before the first segment.
-        Checkpoints that are damaged, have other shapes or types than `states`, or that `fits` rejects are
-        renamed and reported.
+        Without one, it returns (0, states). The argument `states` has the states before the first segment.
+        Checkpoints that are damaged, have other shapes or types, or that `fits` rejects are renamed and
+        reported.
         """
         import jax  # readers of a store may not have JAX
 

@@ -10,7 +10,6 @@ import gzip
 import io
 import itertools
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,14 +30,13 @@ _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the colu
 _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
 class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: groups of our names, such as ("score", "in"). A table must have the columns of one group.
+      forms: groups of our names, such as ("score", "in"). A table must have all columns of one form.
       columns: {our name: the table's name} for columns that have another name in the table.
     """
 
@@ -46,13 +44,14 @@ class Wanted(NamedTuple):
     columns: Mapping[str, str]
 
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
-        """Returns {our name: index in `names`} for the columns of a group, or None if no group is complete.
+        """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        If the user names the columns of a whole group, all others are ignored. Raises InputError if there are
-        columns of several groups.
+        If `columns` has all names of a form, other columns do not count. Raises InputError if there are
+        columns of several forms.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
+            # Other columns lose their names, but keep their places.
             renamed = [name if name in self.columns else "" for name in renamed]
         form = next((form for form in self.forms if set(form) <= set(renamed)), None)
         if form is None:
@@ -169,7 +168,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         cells = trim(row)
         if not cells or cells[0].startswith("#"):
             continue
-        if not len(cells) <= len(names) <= len(row):  # the row may only end in more empty cells
+        has_more = len(cells) > len(names)  # cells after the last name must be empty
+        if has_more or len(row) < len(names):
             raise InputError(
                 f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
                 f"write {len(names)} as there are names above"
@@ -182,15 +182,16 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the wanted names, and its separator.
 
-    The separator is the first of tab, semicolon, comma, bar and space that gives the names. If no line has
-    the names, it returns the first line that is not empty, which the caller reports.
+    The separator is the first of tab, semicolon, comma, bar and space that gives the names. Without the
+    names, it returns the first line that is not empty and its most frequent separator, for the message.
     """
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
         if wanted.find(_split(top[number], separator)) is not None:
             return number, separator
     require(lines, "no line of the scores names columns: give score,in lines")
-    return lines[0], max(_SEPARATORS[:-1], key=top[lines[0]].count)
+    separators = _SEPARATORS.rstrip()  # words of a title have spaces between them, too
+    return lines[0], max(separators, key=top[lines[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -262,9 +263,10 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         values = column(names[index])
         if not isinstance(values, list):
             values = np.asarray(values)
-            if ours in ("in", "out") and np.any(values[-1:] != values[-1:]):  # only NaN differs
+            # Only NaN differs from itself.
+            if ours in ("in", "out") and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:
+            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or texts
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:

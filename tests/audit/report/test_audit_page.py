@@ -16,7 +16,7 @@ from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
-from audit.storage.store import Scores, Store, hash_of
+from audit.storage.store import Scores, Store
 from audit.written import Level
 from tests.audit.report.outline import Outline
 
@@ -115,7 +115,7 @@ def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_com
     assert process.returncode == 0, process.stderr
     assert new.name in page.read_text() and old.name not in page.read_text()
     process = run_command("list", f"--out={tmp_path}", f"--report={page}", "--setting=nowhere")
-    assert hash_of(new) in process.stderr
+    assert "--setting=nowhere matches 0 audits" in process.stderr
 
 
 @pytest.mark.slow

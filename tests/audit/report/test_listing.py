@@ -69,8 +69,8 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     process = command(f"--out={tmp_path}", "--json")
     *messages, modules = process.stderr.splitlines()
-    assert messages[0] == "skipped: 1 folder holds other results than audits"
-    assert len(messages) == 2 and str(damaged) in messages[1]
+    (message,) = messages
+    assert str(damaged) in message
     assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
     rows = json.loads(process.stdout)
     assert [row["setting"] for row in rows] == [new.name, old.name]

@@ -177,7 +177,7 @@ def test_scores_of_an_older_version_are_told_apart(tmp_path):
     assert from_identity(decisive) == setting
     Store(tmp_path, {**decisive, "adversary": {"name": "examples"}}).save(CHUNK)
     assert make.find_store(tmp_path, setting, DATA) is None
-    assert not make.audits(tmp_path)[0]
+    assert not make.audits(tmp_path)
 
 
 def test_audits_are_told_from_what_lies_beside_them(tmp_path):
@@ -186,7 +186,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         store.save(CHUNK)
     (stores[2].path / "config.json").write_text("{}")
     Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores
-    folders, (skipped, refused) = make.audits(tmp_path)
-    assert set(folders) == {stores[0].path, stores[1].path}
-    assert "1 folder holds other" in skipped and str(stores[2].path) in refused
-    assert make.audits(tmp_path / "nowhere") == ([], [])
+    assert set(make.audits(tmp_path)) == {store.path for store in stores}
+    with pytest.raises(InputError, match="is not the setting that its folder is named after"):
+        make.open_audit(stores[2].path)
+    assert make.audits(tmp_path / "nowhere") == []

@@ -193,8 +193,6 @@ REFUSED = {
     "a boolean": ("score,in\nTrue,1\n", "row 1: score 'True' is not a number"),
     "N/A": ("score,in\n0,0\nN/A,1\n", "row 2: score 'N/A' is not a number: fix it, or write nan"),
     "a label": ("score,in\n1,0\n2,2\n", "'2' is neither in nor out: give 1 or 0"),
-    "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a separator of thousands"),
-    "thousands of a world": ("in;out\n1.002;998\n1.5e3;99\n2.002;99\n", ""),
     "decimals and points": ("score;in\n1,5;1\n2.5;0\n", "some numbers have a comma, others a"),
 }
 
@@ -203,9 +201,6 @@ REFUSED = {
 def test_cells_that_can_be_read_in_two_ways_are_refused(tmp_path, case):
     text, message = case
     (tmp_path / "s.csv").write_text(text, encoding="utf-8")
-    if not message:
-        read(tmp_path / "s.csv")
-        return
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         read(tmp_path / "s.csv")
     assert "s.csv" in str(caught.value)
