@@ -89,9 +89,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:  # "flag --name=value: reason"
-        flag_and_value = str(error).removeprefix("flag ").partition(": ")[0]
-        sys.exit(_report_error(f"{flag_and_value} is not a valid value: see --help"))
+    except flags.IllegalFlagValueError as error:
+        sys.exit(_report_error(_describe_illegal_value(error)))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
         sys.exit(_report_error(f"{error}: see --help"))
 
@@ -152,6 +151,23 @@ def one_line(message: str) -> str:
     """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
     line = " ".join(message.split())
     return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
+
+
+def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
+    """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
+
+    Absl's message is "flag --name=value: reason". Advice replaces the reason if absl has some.
+    """
+    reason = str(error.__context__)
+    flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
+    name = flag_and_value.partition("=")[0].removeprefix("--")
+    parser = flags.FLAGS[name].parser
+    advice = parser.syntactic_help  # such as "an integer"
+    if isinstance(parser, flags.BooleanParser):
+        advice = "true or false"
+    if not advice:
+        return f"{flag_and_value}: {reason}"
+    return f"{flag_and_value}: give {advice}"
 
 
 def _write_as_flag(match: re.Match[str]) -> str:

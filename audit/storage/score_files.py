@@ -17,7 +17,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence as Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
-from audit.storage.tables import STDIN, Columns, Wanted, name_file, naming
+from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
 
@@ -309,14 +309,24 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns True if the cells have decimal commas; raises InputError if others have points."""
-    texts = [cell for cell in cells if isinstance(cell, str)]
+    """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
+
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it may, too, but only the order of
+    scores matters, and both readings have the same order.
+    """
+    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     require(
         not (has_commas and has_points),
         "some numbers have a comma, others a point: write all with points",
     )
+    mark = "," if has_commas else "."
+    marked = [text for text in texts if mark in text]
+    if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
+        problem = f"{marked[0]!r} may have a separator of thousands"
+        has_whole = any(text.lstrip("+-").isdigit() for text in texts)
+        require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
 
 

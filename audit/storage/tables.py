@@ -10,6 +10,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the colu
 _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
 class Wanted(NamedTuple):

@@ -193,6 +193,7 @@ REFUSED = {
     "a boolean": ("score,in\nTrue,1\n", "row 1: score 'True' is not a number"),
     "N/A": ("score,in\n0,0\nN/A,1\n", "row 2: score 'N/A' is not a number: fix it, or write nan"),
     "a label": ("score,in\n1,0\n2,2\n", "'2' is neither in nor out: give 1 or 0"),
+    "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a separator of thousands"),
     "decimals and points": ("score;in\n1,5;1\n2.5;0\n", "some numbers have a comma, others a"),
 }
 
