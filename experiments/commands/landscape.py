@@ -65,15 +65,12 @@ def main() -> None:
     processes = [Process(sigma, int(size), FLAGS.steps) for sigma, size in pairs]
     studies = landscape.list_studies(processes, **level._asdict(), runs=FLAGS.runs, seed=FLAGS.seed)
     held = index.holdings(cli.folder())
-    missing = [study for study in studies if find_answer(held, study.setting()) is None]
-    for study in tqdm(missing, desc="landscapes", unit="landscape"):
-        landscape.keep(cli.folder(), study)
-    held = index.holdings(cli.folder())  # with the new answers
     results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
-    for study in studies:
+    for study in tqdm(studies, desc="landscapes", unit="landscape"):
         answer = find_answer(held, study.setting())
-        if answer is not None:
-            results[study.kind].append((study, answer))
+        if answer is None:
+            answer = landscape.keep(cli.folder(), study)
+        results[study.kind].append((study, answer))
 
     # The convex landscape and the latch have fixed settings.
     tables = {
