@@ -48,7 +48,7 @@ _ENVIRONMENT = {  # Ray's settings, unless the user sets others
 
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
-) -> tuple[int, int, dict[str, Any]]:
+) -> tuple[int, dict[str, Any]]:
     """Prepares training on a worker.
 
     Args:
@@ -58,11 +58,11 @@ def prepare(
       runs: The number of runs, an upper limit for chunks.
 
     Returns:
-      The number of runs in a chunk, the number of steps in a run, and the worker's versions and devices.
+      The number of runs in a chunk, and the worker's versions and devices.
     """
     prepare_jax(devices)
     game = recipe.make(data)
-    return chunk_size(game, runs), len(game.schedule.mask), recipe.about(data)
+    return chunk_size(game, runs), recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
@@ -234,7 +234,7 @@ class RayTrainer:
         """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        _, _, about = cluster.call(prepare, *self._game, 1)
+        _, about = cluster.call(prepare, *self._game, 1)
         self.about: Callable[[], dict[str, Any]] = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
@@ -248,7 +248,7 @@ class RayTrainer:
         """
         begin = time.perf_counter()
         with hold(store.path):
-            size, steps, _ = self._cluster.call(prepare, *self._game, most)
+            size, _ = self._cluster.call(prepare, *self._game, most)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)
@@ -257,14 +257,7 @@ class RayTrainer:
                     store.save(scores)
                     progress(len(scores.scores))
         seconds = time.perf_counter() - begin
-        trained = count_runs(missing)
-        return Trained(
-            store.load(runs),
-            trained_runs=trained,
-            seconds=seconds,
-            chunk=size,
-            model_steps=trained * steps,
-        )
+        return Trained(store.load(runs), count_runs(missing), seconds)
 
     def stage(self, runs: int) -> int:
         """Returns how many of these runs to train before the next computation of the bounds."""
