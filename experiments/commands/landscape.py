@@ -35,10 +35,13 @@ cli.define_out("Folder for results; figures go into its folder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch."""
+    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch.
+
+    With --momentum it only prints the leak of training on convex landscapes with momentum.
+    """
     cli.require_levels()
-    # Two runs with and two without the canary: some estimates choose a threshold on one and test it on the
-    # other.
+    # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
+    # with and a run without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
