@@ -7,11 +7,10 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
 We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart, which resolves
-the noise of a step to machine precision, and at most sigma / 32, which resolves the point where the
-likelihood ratio crosses e^epsilon. A step splits the density at h_t with third-order weights, shifts both
-parts and convolves them with the Gaussian. The terms of the convolution are non-negative and reach out 14
-standard deviations, so the tails keep their *relative* accuracy, as an FFT would not. The mass that leaves
-the grid is below 1e-20. Halving the spacing changes epsilon by less than 0.1% (tested).
+the noise of a step, and at most sigma / 32, which resolves the point where the likelihood ratio crosses
+e^epsilon. A step splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an
+FFT, this keeps the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving
+the spacing changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the integral of max(g_T, 0).
