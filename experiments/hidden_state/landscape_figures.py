@@ -154,7 +154,8 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon after step T divided by epsilon after step 1.
 
     The first two panels show what a Gaussian conversion claims, the others exact rates. At a rate of 1,
-    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
+    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are the
+    studies of kind AUDIT, each with its answer (`landscape.audit`).
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
@@ -164,7 +165,7 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     for audited, answer in audits:
         upper = answer["upper"]  # the exact epsilon after step 1
         exact = answer["exact"]
-        first_simulated = answer["in_sample"][0] or np.nan
+        first_simulated = answer["in_sample"][0] or np.nan  # instead of a division by 0
         record = {
             **audited.process._asdict(),
             simulated: answer["in_sample"][-1] / first_simulated,

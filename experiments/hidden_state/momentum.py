@@ -193,7 +193,9 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
-        signs = np.sign(compute_weights(curvatures, beta))
+        signs = np.sign(
+            compute_weights(curvatures, beta)
+        )  # with these the canary raises the last model
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
@@ -223,7 +225,7 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
       `linear` is the epsilon of linear losses, and `sgd_bound` an upper bound for any convex loss.
       `composition` is the accountant's epsilon of all models of a run together.
     """
-    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
+    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, level.delta)
     rows = []
     for start in STARTS:

@@ -83,7 +83,8 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
     widest = max(map(len, by_panel.values()))  # the most points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
-    width = max(0.9 * widest + 0.6, 5.8 / across)  # inches
+    # Of a panel, in inches: 0.9 for each point and 0.6 for the edges. The heading needs 5.8 in total.
+    width = max(0.9 * widest + 0.6, 5.8 / across)
     figure = draw_panels(
         _make_heading(title, points, width * across),
         panels,
@@ -229,6 +230,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         """Draws all profiles on one axis."""
         draw_profile(axis, largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
+            # A bound without mu does not prove any leak.
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
             label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
             draw_profile(axis, mu, label, color=color, ls="--")
