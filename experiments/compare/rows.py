@@ -162,7 +162,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("sees"),
         field("runs", "runs", ",", width=5),
         field("seconds", "s", ".0f", width=4, none="kept"),
-        Column(key=None, value=_show_epsilon, head="epsilon", width=7),
+        Column(value=_show_epsilon, head="epsilon", width=7),
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),

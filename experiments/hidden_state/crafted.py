@@ -6,8 +6,8 @@ gradient steps are
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no lower
-bound holds for all losses with these constants.
+slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
+lower bound holds for all losses with these constants.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
 examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. So the sum

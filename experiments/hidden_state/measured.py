@@ -29,7 +29,8 @@ _NORMS_FIELD = "norms"  # of the stored answer
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    The setting's adversary is L, whose canary is an example with a wrong label. Each run draws its own initial model, canary and noise.
+    The setting's adversary is L, whose canary is an example with a wrong label. Each run draws its own
+    initial model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:

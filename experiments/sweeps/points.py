@@ -234,16 +234,16 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
-        Column(None, itemgetter("label"), "", width=27, left=True),
+        Column(value=itemgetter("label"), head="", width=27, left=True),
         *map(field, names),
-        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), 5),
-        field(f"{IF_GAUSSIAN}_min", "least", rounded_down, 5),
-        field(f"{IF_GAUSSIAN}_max", "most", rounded_down, 5),
-        field("epsilon_low", "from", rounded_down, 5),
-        field("epsilon_high", "to", partial(at_most, decimals=1), 5),
+        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
+        field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
+        field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),
+        field("epsilon_low", "from", rounded_down, width=5),
+        field("epsilon_high", "to", partial(at_most, decimals=1), width=5),
     ]
     last = [
-        field("predicted", "pred.", ".2f", 6),
+        field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
         field("paper_says", "the paper", left=True),
         field("paper_section"),
