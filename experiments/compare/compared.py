@@ -134,7 +134,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method. Its setting has the mechanism's fields and `fields`."""
+        """Returns a method that trains the mechanism `compared`; `fields` are its setting's other fields."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,

@@ -186,10 +186,11 @@ def gather_rows(
             rows[place] |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
         else:
             low, high = point.interval()
+            mean, _, _ = point.spread(IF_GAUSSIAN)
             rows[place] |= {
                 "interval_low": low,
                 "interval_high": high,
-                IF_GAUSSIAN: point.spread(IF_GAUSSIAN)[0],
+                IF_GAUSSIAN: mean,
                 "constant_direction": point.predicted(delta),
             }
     return list(rows.values())
@@ -429,7 +430,8 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         of_strategy = select(records, strategy=strategy)
         ks = take(of_strategy, "x")
         axis.plot(ks, take(of_strategy, "linear"), dash, color=color, label=label)
-        low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
+        low = take(of_strategy, "interval_low")
+        high = take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
     # These marks without data explain the kinds of marks in the legend, in a color that is no strategy's.

@@ -143,7 +143,7 @@ def expansion_cell(setting: Setting) -> Cell:
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
-    train_step = step_seconds(setting)
-    measure_step = max(_NUM_TRAINING_STEPS * train_step, _MIN_SECONDS)
-    run = steps * train_step + min(steps, max_steps) * measure_step
-    return cell._replace(seconds=_COMPILING_SECONDS + runs * run, request=setting)
+    step_training = step_seconds(setting)
+    step_measuring = max(_NUM_TRAINING_STEPS * step_training, _MIN_SECONDS)
+    run_seconds = steps * step_training + min(steps, max_steps) * step_measuring
+    return cell._replace(seconds=_COMPILING_SECONDS + runs * run_seconds, request=setting)

@@ -42,7 +42,7 @@ def looks() -> dict[str, tuple[float, dict[str, Any]]]:
     `Axes.errorbar` for the mark.
     """
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
-    marks.sort(key=lambda named: named[1].place)
+    marks.sort(key=lambda named: named[1].place)  # the rank from left to right
     middle = (len(marks) - 1) / 2
     by_method = {}
     for i, (name, mark) in enumerate(marks):
