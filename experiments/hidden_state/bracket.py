@@ -348,6 +348,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "upper_bound": point.upper_bound(),
                 "predicted": point.predicted(evidence.levels.delta),
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
+                # From 1 and 3 runs, only fresh directions prove a bound.
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)

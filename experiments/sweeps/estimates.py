@@ -255,7 +255,7 @@ def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     data += f", up to {max(map(attrgetter('runs'), cells)):,} runs each"
-    letters = int(max(width, 5.8) * _LETTERS_PER_INCH)
+    letters = int(max(width, 5.8) * _LETTERS_PER_INCH)  # a figure has at least 5.8 inches
     return f"{_wrap(title, letters)}\n{_wrap(data, letters)}"
 
 
