@@ -240,11 +240,7 @@ class RayTrainer:
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains missing runs, and returns the scores of all runs.
 
-        Args:
-          store: The store of the scores.
-          runs: The number of runs.
-          most: The number of runs that decides the size of chunks.
-          progress: Called with the number of newly trained runs.
+        The size of chunks suits `most` runs. `progress` gets the numbers of newly trained runs.
         """
         begin = time.perf_counter()
         with hold(store.path):

@@ -204,10 +204,7 @@ def _describe_training(setting: Setting) -> Hashable:
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
 
-    Args:
-      composition: The accountant's epsilon of all models of a run together.
-      setting: The setting of the training.
-      evidence: The store with the measurements, and delta.
+    `composition` is the accountant's epsilon of all models of a run together.
 
     Returns:
       at_most: The bound.

@@ -143,12 +143,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
     as in SGD on linear losses. A second search begins at `start`. Without an end, the last two periods of
     `start` become its end, so the search can change them.
 
-    Args:
-      start: The landscape at which the second search begins. Its `most` limits all curvatures.
-      beta: The momentum.
-
-    Returns:
-      The landscape with the larger mu, and this mu.
+    `beta` is the momentum. Returns the landscape with the larger mu, and this mu.
     """
     k = start.k
     end = start.end or 2 * start.period
@@ -179,16 +174,10 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
 
 
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
-    """Trains runs by heavy ball, half of them with the canary.
+    """Trains runs by heavy ball with momentum beta, half of them with the canary.
 
-    Args:
-      landscape: The loss, with an end.
-      beta: The momentum.
-      runs: The number of runs.
-      seed: The seed of the noise.
-
-    Returns:
-      The last models of the runs with the canary and of the others, (runs / 2,) each.
+    `landscape` is the loss, with an end. `seed` is the seed of the noise. Returns the last models of the runs
+    with the canary, and those of the others, (runs / 2,) each.
     """
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
@@ -213,11 +202,8 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
 def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
     """Returns a record for each of STARTS, with mu and epsilons of the last model at the level's delta.
 
-    Args:
-      beta: The momentum, at least 0 and below 1.
-      level: The delta of all epsilons, and the confidence of the bound from simulated runs.
-      runs: The number of simulated runs, half of them with the canary.
-      seed: The seed of the simulation.
+    `beta` is the momentum, at least 0 and below 1. The bound from simulated runs has the level's confidence.
+    Half of the runs have the canary.
 
     Returns:
       Records with `k` and `most` of the start; `mu`, `epsilon`, `period` and `end` of the optimized
