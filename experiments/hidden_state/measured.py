@@ -93,7 +93,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step. Returns the next state, and the canary's norm before the step."""
-            (canary,) = canaries.craft(state.step, state.theta)
+            canary = canaries.craft(state.step, state.theta)[0]  # the only one
             norm = jnp.linalg.norm(canary)
             # A segment needs a schedule with an axis of steps, here of length 1.
             this_step = Schedule(now.batches[None], now.mask[None])
