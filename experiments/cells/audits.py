@@ -22,11 +22,11 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns True if the store has all runs, and an audit.json that counts all of them."""
-        concluded = 0
-        with contextlib.suppress(InputError):  # a damaged audit.json is written again
-            concluded = store.result().runs or 0
-        return concluded >= runs and not store.missing(runs)
+        """Returns True if the store has all runs, and an audit.json from at least as many runs."""
+        num_concluded = 0
+        with contextlib.suppress(InputError):  # a damaged audit.json counts as missing
+            num_concluded = store.result().runs or 0
+        return num_concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the missing runs and writes audit.json."""
@@ -65,8 +65,8 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # The checksum is None for features computed on this machine, since their last bits differ between
-        # machines. Then any stored checksum passes.
+        # The checksum is None for features that are computed on this machine, since their last bits differ
+        # between machines. Then we accept any stored checksum.
         checksum = data.checksum(setting.model)
         has_same_data = checksum in (None, store.config().get("data_sha256"))
         return has_same_data and is_complete(store)

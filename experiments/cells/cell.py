@@ -37,7 +37,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from the user's files or as `audit` finds them. They load on first use."""
+    """The data sets of models, from the user's files or as `audit` finds them. They load on first use."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores paths, to load the data later.
@@ -46,7 +46,7 @@ class DataSets:
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The most recent clients, by every value that determines them.
+        # The clients of the last call of `clients`, by all values that determine them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -60,9 +60,9 @@ class DataSets:
         return data.checksum
 
     def load(self, model: str) -> Dataset:
-        """Returns a model's data. The first call loads them.
+        """Returns a model's data, which the first call loads.
 
-        Raises InputError if they cannot be loaded. Later calls raise the same error at once.
+        Raises InputError if the data cannot be loaded. Later calls raise the same error without another try.
         """
         data = task(model).data
         if data.name not in self._loaded:
@@ -77,9 +77,9 @@ class DataSets:
         return dataset
 
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients and test data. Only those of the last call stay in memory.
+        """Returns a federated setting's clients and test data, and forgets those of earlier settings.
 
-        Raises InputError if they cannot be loaded.
+        Raises InputError if the data cannot be loaded.
         """
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)

@@ -24,35 +24,42 @@ _ACCURACIES = "accuracies"  # the field of answer.json with {number of the run: 
 
 
 class FederatedScores(NamedTuple):
-    """The stored cosines of a federated audit's first runs, and known accuracies of their final models."""
+    """The cosines of a federated audit's first runs, and the stored accuracies of their final models."""
 
     scores: Scores
     accuracies: list[float]
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """Returns the cell of a federated audit; `seconds` is the estimated time on two cores.
+    """Returns the cell of a federated audit.
 
-    If the adversary observes every iterate, the same training runs also fill the store of an adversary that
+    If its adversary observes every iterate, the same training runs also fill the store of an adversary that
     observes only the final model.
+
+    Args:
+      setting: The setting.
+      runs: The number of runs.
+      name: The displayed name.
+      seconds: The estimated time on two cores.
     """
-    observed = [setting]
+    settings = [setting]
     if setting.observe not in FINAL:
-        observed.append(final(setting))
+        settings.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns True if the stores of all adversaries have the runs."""
-        return all(read(held, observer, runs) for observer in observed)
+        """Returns True if the stores of all settings have the runs."""
+        return all(read(held, each, runs) for each in settings)
 
     def open_cell(out: Path, data: DataSets) -> Store:
-        """Returns the store of the cell's own adversary."""
+        """Returns the store of the first setting."""
         return open_store(out, setting, data.clients(setting))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Trains the missing runs of all adversaries."""
-        train(observed, runs, store.path.parent, data.clients(setting), progress)
+        """Trains the missing runs of all settings."""
+        train(settings, runs, store.path.parent, data.clients(setting), progress)
 
-    return Cell(name, json.dumps(make_identity(setting)), runs, seconds, is_done, open_cell, do)
+    identity = json.dumps(make_identity(setting))
+    return Cell(name, identity, runs, seconds, is_done, open=open_cell, do=do)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -76,7 +83,7 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
     """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
 
-    Returns None if the cosines of a run are missing. Accuracies may be missing.
+    It returns None if the cosines of any of these runs are missing. Some accuracies may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
@@ -113,11 +120,11 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains missing runs in the stores under `out`, and returns the scores of each setting.
+    """Trains missing runs in the settings' stores, and returns the scores of all runs of each setting.
 
-    The settings differ only in what the adversary observes, so one training run gives the scores of all. The
-    runs that are missing from the first store fill all stores. Then it trains runs that are missing from the
-    other stores.
+    The settings differ only in what the adversary observes, so one training run has scores for all of them.
+    The function trains the runs that are missing in the first store, and adds their scores to all stores. It
+    continues with the runs that are still missing in the second store, and so on.
 
     Args:
       settings: The settings.
@@ -137,22 +144,24 @@ def train(
         game = build_federated.build(setting, clients, participation)
         pairs.append((game, open_store(out, setting, federation)))
 
-    def watch(pairs: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores for settings after the first.
+    def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
+        """Stores the accuracies of a chunk's final models, and their scores in the stores of other settings.
 
-        Accuracies come first: if the process dies, every run with a score has an accuracy.
+        `games.train` calls it during training, and stores the scores in `trained` itself afterwards.
+        Accuracies come first. So even if the process dies, each run with a score has an accuracy.
         """
-        if midway.steps < len(participation.clients):
+        is_final = midway.steps >= len(participation.clients)
+        if not is_final:
             return
         accuracies = np.asarray(measure(midway.thetas), np.float64)
-        for _, store in pairs:
+        for store in (trained, *(store for _, store in others)):
             _add_accuracies(store, midway.first, accuracies)
-        for game, store in pairs[1:]:
+        for game, store in others:
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     scores = []
-    for place, (game, store) in enumerate(pairs):
-        watch_chunk = functools.partial(watch, pairs[place:])
+    for i, (game, store) in enumerate(pairs):
+        watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         trained = games.train(game, store, runs, progress=progress, watch=watch_chunk)
         scores.append(trained.scores)
     return scores

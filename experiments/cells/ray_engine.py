@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU if the cluster has any, or otherwise as many cores as the smallest node has. So scores
-equal those of one node to the bit.
+Each task gets one GPU if the cluster has GPUs. Otherwise it gets as many cores as the smallest node has. All
+tasks have equal devices, so their scores equal those of one node to the bit.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]
 _MAX_RETRIES = 20  # of a task whose worker or node died
 _STAGE = 64  # runs between two computations of the bounds
-_SETTINGS = {
+_ENVIRONMENT = {  # Ray's settings, unless the user sets others
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # Ray gives up on an unreachable host after the sum of these two. The default is 7 minutes.
@@ -48,20 +48,30 @@ _SETTINGS = {
 
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
-) -> tuple[int, int, dict[str, Any]]:
-    """Prepares training on a worker; returns (runs per chunk, steps per run, versions and devices).
+) -> tuple[int, dict[str, Any]]:
+    """Prepares training on a worker.
 
-    `devices` is the number of this machine's devices to use; 0 for all visible GPUs.
+    Args:
+      devices: The number of the worker's CPU devices to use, or 0 to use its GPUs.
+      recipe: Makes the game from the data.
+      data: The data set.
+      runs: The number of runs, an upper limit for chunks.
+
+    Returns:
+      The number of runs in a chunk, and the worker's versions and devices.
     """
     prepare_jax(devices)
     game = recipe.make(data)
-    return chunk_size(game, runs), len(game.schedule.mask), recipe.about(data)
+    return chunk_size(game, runs), recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
-    """Returns the scores of a chunk of runs, in one or more parts.
+    """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker.
 
-    It halves the chunk if memory runs out. `devices` is as in `prepare`.
+    It trains halves of the chunk if memory runs out. For the other arguments see `prepare`.
+
+    Returns:
+      The scores of the chunk, in one or more parts.
     """
     prepare_jax(devices)
     first, stop = chunk
@@ -82,66 +92,85 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Completes a cell in a temporary folder, and returns its files' content by their paths in the folder."""
+    """Completes a cell on a worker, in a temporary folder, since the store is on another machine.
+
+    `devices` is as in `prepare`. Returns the content of the cell's files by their path in the folder.
+    """
     prepare_jax(devices)
     contents = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         cell.do(cell.open(out, data), data, lambda runs: None)
-        for path in out.rglob("[!.]*"):
+        for path in out.rglob("[!.]*"):  # without hidden files, such as locks
             if path.is_file():
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
     return contents
 
 
-# A worker's last player, by the recipe's key and the chunk size: it keeps its compiled programs.
+# The worker's last player, by the recipe's key and the chunk size. It keeps its compiled programs.
 _PLAYER: dict[tuple[str, int], Player] = {}
 
 
 class Cluster:
-    """A Ray cluster that this process has joined."""
+    """A Ray cluster that this process has joined.
+
+    Attributes:
+      share: (value) -> a reference for tasks. Ray sends the value to each node only once.
+    """
 
     def __init__(self, ray: Any) -> None:
-        """Chooses the resources of a task from the cluster's nodes; `ray` is the imported module."""
+        """Decides which part of the cluster a task gets; `ray` is the imported module.
+
+        A task gets one GPU, or without GPUs all cores of the smallest node, so it fits on every node.
+        """
         self._ray = ray
-        self.share = ray.put  # (value) -> a reference to it; each node receives the value once
+        self.share = ray.put
         total = ray.cluster_resources()
-        counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        self._devices = 0  # all visible GPUs: the one that Ray assigns
-        self._needs = {"num_gpus": 1, "num_cpus": 1}
-        if total.get("GPU", 0) < 1:
-            self._devices = min(filter(None, counts), default=0)
-            require(
-                self._devices, "the Ray cluster has neither GPUs nor cores: start nodes with some"
-            )
-            self._needs = {"num_cpus": self._devices}
-        # A task takes a core or more, so at least one task waits for each worker that becomes free.
-        self._limit = 2 * int(total["CPU"])
+        if total.get("GPU", 0) >= 1:
+            # Ray only shows the assigned GPU to a task, and 0 devices means all GPUs that it sees.
+            self._devices_of_task = 0
+            self._resources = {"num_gpus": 1, "num_cpus": 1}
+        else:
+            cores_of_nodes = [
+                node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
+            ]
+            smallest = int(min(filter(None, cores_of_nodes), default=0))
+            require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+            self._devices_of_task = smallest
+            self._resources = {"num_cpus": smallest}
+        # At most one task per core can run at once, so half of the submitted tasks wait for a free worker.
+        self._max_submitted = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
-        """Calls function(devices, *given) on workers for each `given` in `arguments`; yields ended tasks."""
+        """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
+
+        A call is function(devices, *the tuple), with the number of devices that `prepare` describes.
+        """
         # With max_calls=0 a worker stays alive after a task and keeps its compiled programs.
-        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._needs}
+        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
-        running: dict[Any, Arguments] = {}
+        submitted: dict[Any, Arguments] = {}  # by Ray's reference to the result
         while True:
             for given in waiting:
-                running[remote.remote(self._devices, *given)] = given
-                if len(running) >= self._limit:
+                submitted[remote.remote(self._devices_of_task, *given)] = given
+                if len(submitted) >= self._max_submitted:
                     break
-            if not running:
+            if not submitted:
                 return
-            (ended,), _ = self._ray.wait(list(running), num_returns=1)
-            yield running.pop(ended), functools.partial(self._get, ended)
+            (ended,), _ = self._ray.wait(list(submitted), num_returns=1)
+            yield submitted.pop(ended), functools.partial(self._get, ended)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of function(devices, *arguments), computed on a worker."""
-        ((_, get),) = self.run(function, [arguments])
+        """Returns the result of function(devices, *arguments), computed on a worker; see `run`."""
+        ((_, get),) = self.run(function, [arguments])  # a single task
         return get()
 
     def _get(self, result: Any) -> Any:
-        """Returns the value of a task's result; raises the worker's InputError here."""
+        """Returns the value of `result`, Ray's reference to a task's result.
+
+        Raises the task's InputError, or one if workers died too often.
+        """
         try:
             return self._ray.get(result)
         except self._ray.exceptions.RayTaskError as error:
@@ -165,7 +194,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         # The first setting keeps other machines out, and the token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    for name, value in _SETTINGS.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -205,14 +234,17 @@ class RayTrainer:
         """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        _, _, about = cluster.call(prepare, *self._game, 1)
+        _, about = cluster.call(prepare, *self._game, 1)
         self.about: Callable[[], dict[str, Any]] = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains missing runs, and returns the scores of all runs; `most` decides the size of chunks."""
+        """Trains missing runs, and returns the scores of all runs.
+
+        The size of chunks suits `most` runs. `progress` gets the numbers of newly trained runs.
+        """
         begin = time.perf_counter()
         with hold(store.path):
-            size, steps, _ = self._cluster.call(prepare, *self._game, most)
+            size, _ = self._cluster.call(prepare, *self._game, most)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)
@@ -221,8 +253,7 @@ class RayTrainer:
                     store.save(scores)
                     progress(len(scores.scores))
         seconds = time.perf_counter() - begin
-        trained = count_runs(missing)
-        return Trained(store.load(runs), trained, seconds, size, trained * steps)
+        return Trained(store.load(runs), count_runs(missing), seconds)
 
     def stage(self, runs: int) -> int:
         """Returns how many of these runs to train before the next computation of the bounds."""
@@ -234,9 +265,8 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
     outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
-        for cell in work.find_missing(
-            cells, place
-        ):  # another process may have completed some since
+        # Another process may have completed some cells since they were found missing.
+        for cell in work.find_missing(cells, place):
             with work.failing(cell, progress, outcome):
                 cell.open(place.out, place.data)  # loads data that workers may not have
                 opened.append(cell)

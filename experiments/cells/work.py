@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,16 +49,16 @@ class TrainingEngine(NamedTuple):
 
 
 class SweepProgress:
-    """A line of progress on stderr: cells done, the current cell, and the time left.
+    """A line of progress on stderr: the number of finished cells, the current cell, and the time left.
 
-    A cell counts with its estimated seconds.
+    A cell's share of the progress is its estimated seconds.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Shows the line."""
-        self._cells = len(cells)
-        self._done = 0
-        self._seconds_done = 0.0  # the estimated seconds of finished cells
+        self._num_cells = len(cells)
+        self._num_finished = 0
+        self._seconds_finished = 0.0  # the estimated seconds of finished cells
         total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
         # A small weight of the latest rate keeps the displayed time left from jumping.
@@ -66,25 +67,26 @@ class SweepProgress:
 
     def begin(self, cell: Cell) -> Progress:
         """Shows a cell as the current cell, and returns the function that reports its finished runs."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
-        return lambda runs: self._bar.update(runs * cell.seconds / cell.runs)
+        name = shortened(cell.name, 32)
+        self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} {name}:")
+        seconds_per_run = cell.seconds / cell.runs
+        return lambda runs: self._bar.update(runs * seconds_per_run)
 
     def end(self, cell: Cell) -> None:
-        """Counts a cell as finished."""
-        self._done += 1
-        self._seconds_done += cell.seconds
-        self._bar.update(self._seconds_done - self._bar.n)
-        self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
+        """Counts a cell as finished, even if it did not report all of its runs."""
+        self._num_finished += 1
+        self._seconds_finished += cell.seconds
+        self._bar.update(self._seconds_finished - self._bar.n)
+        self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
     """Returns the cell with the most runs for each identity, in the order of their first occurrence."""
-    by_identity: dict[str, Cell] = {}
+    largest: dict[str, Cell] = {}
     for cell in cells:
-        largest = by_identity.setdefault(cell.identity, cell)
-        if cell.runs > largest.runs:
-            by_identity[cell.identity] = cell
-    return list(by_identity.values())
+        known = largest.get(cell.identity, cell)
+        largest[cell.identity] = max(known, cell, key=attrgetter("runs"))
+    return list(largest.values())
 
 
 def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
@@ -96,7 +98,8 @@ def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Completes the cells of a sweep in this process, and reports each failed cell on stderr.
 
-    If another process works on a cell, it waits for it. Raises InputError if the store cannot be written.
+    If another process works on a cell, this one waits for it. Raises InputError if it cannot write to the
+    store.
     """
     outcome = Outcome(completed=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
@@ -104,7 +107,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             with failing(cell, progress, outcome):
                 store = cell.open(place.out, place.data)
                 with hold(store.path):
-                    if find_missing([cell], place):  # no other process has completed it since
+                    if find_missing([cell], place):  # else another process has completed it
                         cell.do(store, place.data, progress.begin(cell))
                         outcome.completed.append(cell.name)
                 progress.end(cell)
@@ -113,9 +116,9 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
 @contextlib.contextmanager
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
-    """Reports an InputError in the block as a failed cell, and adds the cell to the outcome.
+    """Reports an InputError in the block on stderr, and adds the cell to the outcome's failed cells.
 
-    The error that the store cannot be written is raised again, since other cells would fail too.
+    It raises the error again if the store cannot be written, since other cells would fail too.
     """
     try:
         yield

@@ -64,7 +64,8 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags. The function checks them before it loads data.
+    Delta, confidence, the data and the engine come from flags. The function checks flags before it loads
+    data.
 
     Args:
       setting: The setting.
@@ -75,7 +76,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     engines = grid_flags.engine()
     out = cli.folder()
     adversary = setting.adversary
-    number = adversary.usual_runs if runs is None else runs
+    number = runs or adversary.usual_runs
     # Bounds are valid at any stopping time only if each run draws fresh canaries.
     require(
         until is None or adversary.any_time,
@@ -127,9 +128,7 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a line with the number of models, steps, data, and the training time of models that were not
-    stored.
-    """
+    """Returns a line with the audit's models, steps and data, and the time of its new training runs."""
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"
@@ -138,11 +137,7 @@ def _summarise(finished: "Finished") -> str:
     trained = finished.trained
     if trained is None or trained.trained_runs == 0:
         return f"{line}; all in the store already"
-    microseconds = 1e6 * trained.seconds / trained.model_steps
-    return (
-        f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
-        f"({microseconds:.1f} us a model-step, chunks of {trained.chunk})"
-    )
+    return f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ go into the folder figures under --out, or into its subfolder with the name of t
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.settings import make
 from audit.storage import files
-from audit.written import Level, counted
+from audit.written import Level
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
 
@@ -56,10 +56,9 @@ def main() -> None:
         folder = folder / scale
 
     written: list[Path] = []
-    rows: list[Record] = []
+    rows: list[Record] = []  # of the table that most figures share
     texts = []
-    incomplete = {}  # the number of missing cells of sweeps that are drawn without them
-    waiting = []  # the sweeps that have too few cells for a figure
+    missing = {}  # numbers of missing cells by sweep
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:
@@ -68,14 +67,15 @@ def main() -> None:
         if drawn.table is not None:
             written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
             texts.append(drawn.table.text)
-        if drawn.missing and (drawn.figure or drawn.table):
-            incomplete[sweep.name] = drawn.missing
-        elif drawn.missing:
-            waiting.append(sweep.name)
+        if drawn.missing:
+            missing[sweep.name] = drawn.missing
     nothing_drawn = f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}"
     require(written, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
 
-    _print_missing(incomplete, waiting)
+    if missing:
+        counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
+        print(textwrap.fill(f"missing cells: {counts}", 80), file=sys.stderr)
+        print(f"to train them: {_training_command(missing)}", file=sys.stderr)
     if rows:
         common = points.make_table(rows, levels)
         written.append(files.write_whole(folder / "figures.csv", common.csv()))
@@ -88,24 +88,7 @@ def main() -> None:
         print(path)
 
 
-def _print_missing(incomplete: dict[str, int], waiting: list[str]) -> None:
-    """Prints to stderr which cells are missing, and the command that trains them.
-
-    Args:
-      incomplete: The number of missing cells of each sweep that is drawn without them.
-      waiting: The sweeps that have too few cells for a figure.
-    """
-    for name, missing in incomplete.items():
-        print(f"{name}: {counted(missing, 'cell is', 'cells are')} missing", file=sys.stderr)
-    if waiting:
-        text = f"not drawn because cells are missing: {', '.join(waiting)}"
-        print(textwrap.fill(text, 80), file=sys.stderr)
-    if incomplete or waiting:
-        command = _training_command([*incomplete] or waiting)
-        print(f"to train them: {command}", file=sys.stderr)
-
-
-def _training_command(names: Sequence[str]) -> str:
+def _training_command(names: Iterable[str]) -> str:
     """Returns the command that trains the missing cells of these sweeps."""
     out = shlex.quote(FLAGS.out)
     return f"./run.sh sweep --name={','.join(names)} --scale={FLAGS.scale} --out={out}"
@@ -120,7 +103,7 @@ def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))
-            # Later formats keep the layout of the first.
+            # Another computation of the layout could move parts of the figure in the next format.
             figure.set_layout_engine("none")
 
 

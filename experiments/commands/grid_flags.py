@@ -65,10 +65,9 @@ def define_vary() -> None:
 
 
 def run(runs: int | None) -> None:
-    """Trains the missing audits of the grid, and prints and writes its table and figure.
+    """Trains the missing audits of the grid in --vary, and prints and writes its table and figure.
 
-    Args:
-      runs: The number of models to train for each audit; None for the adversary's default.
+    `runs` is the number of models of each audit, or None for its adversary's default.
     """
     cli.require_levels()
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
@@ -81,9 +80,10 @@ def run(runs: int | None) -> None:
         audits.append(audit)
         data_sets.add(task(audit.setting.model).data.file)
     sources = cli.sources()
-    is_clear = sources.data is None or len(data_sets) == 1
-    message = f"--data={sources.data}: these models have several data sets; drop it"
-    require(is_clear, message)
+    require(
+        sources.data is None or len(data_sets) == 1,
+        f"--data={sources.data}: these models have several data sets; drop it",
+    )
     data = DataSets(dict.fromkeys(data_sets, sources.data))
     place = Workplace(cli.folder(), data)
 
@@ -100,7 +100,10 @@ def run(runs: int | None) -> None:
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the distinct values of each varied flag, from texts such as "k=1,5,25"."""
+    """Returns the distinct values of each varied flag, from texts such as "k=1,5,25".
+
+    Raises InputError for an unknown or repeated flag, or a value that the flag does not allow.
+    """
     known = {field.flag for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
@@ -116,9 +119,11 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
-    """Returns the audit of one combination of values, by flag; raises InputError if it is invalid.
+    """Returns the audit of one combination of the grid.
 
-    Other values come from the command line's flags.
+    `values` are the combination's values by flag. Other values come from the flags of the command line.
+    `runs` is the number of models, or None for the adversary's default. Raises InputError if the setting is
+    invalid.
     """
     changes = {}
     for field in fields().values():
@@ -131,7 +136,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {described}: {error}") from None
-    # The panel and the series of a figure are only the audit's name here.
+    # Panel, series and x place an audit in a paper's figure. Here they only name it in messages.
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
@@ -149,7 +154,7 @@ def _conclude(audit: Audited, place: Workplace) -> Result:
 def _show(grid: Grid) -> None:
     """Prints a grid as a table or JSON, and writes its table (.csv) and figure (.png)."""
     table = grid.table()
-    # Different grids are written to different files.
+    # Each grid gets its own files, named after the varied fields and a hash of its audits.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
     stem.parent.mkdir(parents=True, exist_ok=True)

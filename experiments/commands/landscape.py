@@ -35,10 +35,13 @@ cli.define_out("Folder for results; figures go into its folder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch."""
+    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch.
+
+    With --momentum it only prints the leak of training on convex landscapes with momentum.
+    """
     cli.require_levels()
-    # Two runs with and two without the canary: some estimates choose a threshold on one and test it on the
-    # other.
+    # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
+    # with and a run without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
@@ -65,15 +68,12 @@ def main() -> None:
     processes = [Process(sigma, int(size), FLAGS.steps) for sigma, size in pairs]
     studies = landscape.list_studies(processes, **level._asdict(), runs=FLAGS.runs, seed=FLAGS.seed)
     held = index.holdings(cli.folder())
-    missing = [study for study in studies if find_answer(held, study.setting()) is None]
-    for study in tqdm(missing, desc="landscapes", unit="landscape"):
-        landscape.keep(cli.folder(), study)
-    held = index.holdings(cli.folder())  # with the new answers
     results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
-    for study in studies:
+    for study in tqdm(studies, desc="landscapes", unit="landscape"):
         answer = find_answer(held, study.setting())
-        if answer is not None:
-            results[study.kind].append((study, answer))
+        if answer is None:
+            answer = landscape.keep(cli.folder(), study)
+        results[study.kind].append((study, answer))
 
     # The convex landscape and the latch have fixed settings.
     tables = {

@@ -9,6 +9,7 @@ Bounds come from simulated audits with Gaussian scores. Durations come from the 
 cores; `audit` shows the time left on your machine.
 """
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -36,11 +37,12 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# A progress bar without the time left: most of it is the start of processes.
+# A progress bar without the time left, since processes need most of the time to start.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _CANARIES = 64  # directions per run for --bug, unless --canaries is larger than 1
-_AUDITS = 100  # simulated
-_SLOW_AUDITS = 20  # simulated, with several canaries per run
+# Numbers of simulated audits. With several canaries per run an audit takes longer.
+_NUM_AUDITS = 100
+_NUM_SLOW_AUDITS = 20
 _SEED = 0  # of the simulated audits
 flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
 # Bounds choose a threshold on one of the two runs in each world, and test it on the other.
@@ -57,23 +59,27 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the bounds and the duration to expect, or with --bug the runs that reject a false claim."""
-    # GC-R's canaries are gradients along random coordinates.
+    """Prints the bounds and the duration to expect, or with --bug the runs that reject a false claim.
+
+    The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
+    and quantiles, and the number of runs whose mean bound is the fraction --tightness of the true epsilon.
+    """
+    # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    truth = _find_true_epsilon(setting)
+    true_epsilon = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
     validate(setting, FLAGS.runs)
 
-    law = laws.GAUSSIAN
-    audits = _AUDITS
+    law = laws.GAUSSIAN  # of the scores
+    audits = _NUM_AUDITS
     if setting.canaries > 1:
         law = laws.INDEPENDENT_COINS
-        audits = _SLOW_AUDITS
+        audits = _NUM_SLOW_AUDITS
     mechanism = calibration.KnownMechanism(
         law,
-        mu=conversions.mu_from_epsilon(truth, FLAGS.delta),
+        mu=conversions.mu_from_epsilon(true_epsilon, FLAGS.delta),
         runs=FLAGS.runs,
         audits=audits,
         delta=FLAGS.delta,
@@ -83,11 +89,11 @@ def main() -> None:
     )
     with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
-    search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
-    with tqdm(desc=search, bar_format="{desc} ...", leave=False):
-        runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
+    search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it ..."
+    print(search, file=sys.stderr)
+    runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
-    need = f"over {planning.MAX_RUNS:,} runs"
+    need = f"over {planning.MAX_RUNS:,} runs"  # None: even these do not suffice
     if runs_needed is not None:
         need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
     method = planning.planned_method(setting.canaries)
@@ -130,13 +136,13 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 
 
 def _print_bugs(setting: Setting) -> None:
-    """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
+    """Prints the numbers of training runs that reject the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated. A row
-    has the numbers of runs after which 50% and 90% of the audits refuted the claim.
+    A factor is the real noise divided by the claimed noise. The command simulates audits with ideal scores of
+    fresh directions. It prints the numbers of runs after which 50% and 90% of them reject the claim.
     """
     mu = make_claim(setting).gaussian_mu
-    assert mu is not None  # this sampler knows its batches
+    assert mu is not None  # the batches are known, so the claim is Gaussian
     # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     records = []
@@ -154,7 +160,10 @@ def _print_bugs(setting: Setting) -> None:
 
 
 def _find_true_epsilon(setting: Setting) -> float:
-    """Returns --epsilon, by default the accountant's; raises InputError for flags out of range."""
+    """Returns the true epsilon: --epsilon, or by default the accountant's at --delta.
+
+    Raises InputError for flags out of range.
+    """
     cli.require_levels()
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"

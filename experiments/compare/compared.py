@@ -17,8 +17,8 @@ from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
-COORDINATES = 64  # canaries along coordinates in each run
-DIRECTIONS = 32  # canaries along random directions in each run
+_NUM_COORDINATES = 64  # canaries along coordinates in each run
+_NUM_DIRECTIONS = 32  # canaries along random directions in each run
 _MEASURED_ROUNDS = 2  # rounds that CANIFE measures
 FINAL = "final model"
 ALL = "every iterate"
@@ -30,8 +30,9 @@ _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
-    The mechanism is DP-SGD on Fashion-MNIST with known mini-batches and the canary in every step. Neighbours
-    differ by one canary. So every method attacks a composition of `steps` Gaussian releases.
+    The mechanism is DP-SGD on Fashion-MNIST with the canary in every step. The adversary knows the
+    mini-batches, and neighbours differ by one canary. So each method attacks a composition of `steps`
+    Gaussian releases.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
@@ -128,12 +129,12 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
 
-    Their canaries differ, and K is the number of canaries in a run. CANIFE is missing, since it has its own
-    training code.
+    They differ in their canaries, and K is the number of canaries in a run. CANIFE is not in the list, since
+    it has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method whose setting has `fields` in addition to the mechanism's."""
+        """Returns a method that trains the mechanism `compared`; `fields` are its setting's other fields."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,
@@ -145,6 +146,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         sees = ALL if fields.get("observe") == "all" else FINAL
         return TrainedMethod(name, runs, shown, sees, setting)
 
+    # The one-shot methods show all bounds, see `TrainedMethod.shown`.
     one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
     return [
         make(
@@ -161,19 +163,19 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             adversary="gc_s",
         ),
         make(
-            f"hidden state, K = {COORDINATES}",
+            f"hidden state, K = {_NUM_COORDINATES}",
             compared.many_runs,
             ("lifted_gaussian", "lifted"),
             adversary="gc_r",
-            canaries=COORDINATES,
+            canaries=_NUM_COORDINATES,
         ),
         make(
-            f"LiDP, K = {DIRECTIONS}",
+            f"LiDP, K = {_NUM_DIRECTIONS}",
             compared.lidp_runs,
             ("lidp_wilson_2", "lidp_bernstein_2"),
             adversary="cots",
-            canaries=DIRECTIONS,
+            canaries=_NUM_DIRECTIONS,
         ),
-        make("one-shot, final", 1, (), observe="final", **one_run),
-        make("one-shot, all", 1, (), observe="all", **one_run),
+        make("one-shot, final", runs=1, shown=(), observe="final", **one_run),
+        make("one-shot, all", runs=1, shown=(), observe="all", **one_run),
     ]

@@ -37,12 +37,11 @@ from experiments.compare.compared import (
 from experiments.sweeps.panels import draw_dot, draw_panels, take
 from experiments.sweeps.records import Record, field, select
 
-# The estimates of the one-shot paper.
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
 ESTIMATE = "(no bound)"
 REJECTED = "REJECTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-# Assumptions of bounds that are valid for every trade-off curve.
+# The words for the assumptions of bounds that are valid for any trade-off curve.
 _FREE = ("nothing", "fair coins", "fresh directions")
 _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
@@ -54,17 +53,17 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains all missing runs, and returns a record for each value of each method.
+    """Trains all missing runs, and returns a record for each bound and estimate of each method.
 
-    Methods that see only the final model come first. The name of each method is printed on stderr when it
-    starts.
+    It prints the name of each method on stderr.
 
     Returns:
-      Records with these fields: `method`, its name; `sees`, FINAL or ALL; `runs`, its number of models;
-      `seconds` of training, or None if all runs were stored; `value`, the name of a bound or an estimate;
-      its `epsilon`; and `assumes`, a bound's assumption, REJECTED if the scores refute it, or ESTIMATE.
+      Records, first of methods that see only the final model. Fields: the method's name `method`; `sees`,
+      FINAL or ALL; its number of models `runs`; the `seconds` of training, or None if all runs were stored;
+      the name `value` of a bound or an estimate; its `epsilon`; and `assumes`, the assumption of a bound,
+      REJECTED if the scores refute it, or ESTIMATE.
     """
-    # CANIFE composes independent noise only. It may reject the setting, so it is prepared first.
+    # CANIFE only composes independent noise. We prepare it first, since it may reject the setting.
     includes_canife = compared.noise == INDEPENDENT
     if includes_canife:
         canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -79,7 +78,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
-    """Trains a method's missing runs, and returns its records (`find_rows`), rejected bounds last."""
+    """Trains a method's missing runs, and returns its records (see `find_rows`), rejected bounds last."""
     level = Level(compared.delta, compared.confidence)
     dataset = place.data.load(compared.model)
     request = driver.make_request(method.setting, dataset, method.runs, level)
@@ -90,8 +89,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     bounds = [conclusion.bound(name) for name in method.shown]
-    values: list[tuple[Finding, str]] = []  # with the assumption to show
-    if not bounds:  # a single run with many canaries
+    values: list[tuple[Finding, str]] = []  # bounds and estimates, and the assumption to show
+    if not bounds:  # the one-shot paper's single run with many canaries
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
         bounds = list(conclusion.bounds)
@@ -100,7 +99,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     for bound in bounds:
         is_refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
         values.append((bound, REJECTED if is_refuted else bound.assumes.word))
-    values.sort(key=lambda value: value[1] == REJECTED)
+    values.sort(key=lambda value: value[1] == REJECTED)  # False sorts before True
     rows = []
     for finding, assumes in values:
         row = {
@@ -117,22 +116,25 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Measures CANIFE's missing rounds, and returns its two records (`find_rows`).
+    """Measures CANIFE's missing rounds, and returns its two records (see `find_rows`).
 
-    Each measured round represents all rounds until the next measured one. For "as published", as in the
-    paper's code, the estimate of a round becomes the noise multiplier of a Gaussian release with the same
-    leak, and Renyi DP composes these releases at sampling rate 1. For "exact laws", the exact epsilon of the
-    round's canary becomes the mu of a Gaussian curve with this epsilon, and the squares of mu add up.
+    Each measured round represents all rounds until the next measured one. The record "as published" follows
+    the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
+    release with this epsilon, and composes these releases by Renyi DP at sampling rate 1. The record "exact
+    laws" converts the exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon,
+    and adds up the squares of mu.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    # Making the list measures missing rounds. It is empty if all are stored.
-    missing = list(canife_training.measure_missing(attacked, split, store, numbers))
-    seconds = time.perf_counter() - begin if missing else None
+    # `list` exhausts the generator, which measures a missing round at each step.
+    new_rounds = list(canife_training.measure_missing(attacked, split, store, numbers))
+    seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
     sum_of_squares = 0.0
-    counts = rounds.forward(numbers, attacked.rounds)  # rounds that each measured one represents
+    counts = rounds.forward(
+        numbers, attacked.rounds
+    )  # how many rounds each measured one represents
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         scores = (measured.scores_in, measured.scores_out)
@@ -150,17 +152,20 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
-    """Returns the table of the records of `find_rows`, with the accountant's epsilon `upper` below."""
+    """Returns the table of the records of `find_rows`.
+
+    The accountant's epsilon `upper` is below the rows, and in a column of the CSV.
+    """
     columns = [
         field("method", "method", width=20, left=True),
         field("value", "estimator", width=23, left=True),
         field("sees"),
-        field("runs", "runs", ",", 5),
-        field("seconds", "s", ".0f", 4, none="kept"),
-        Column(None, _show_epsilon, "epsilon", width=7),
+        field("runs", "runs", ",", width=5),
+        field("seconds", "s", ".0f", width=4, none="kept"),
+        Column(value=_show_epsilon, head="epsilon", width=7),
         field("epsilon"),
         field("assumes", "assumes", left=True),
-        Column("upper_bound", lambda row: upper),
+        Column(key="upper_bound", value=lambda row: upper),
     ]
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
@@ -191,13 +196,18 @@ def _show_epsilon(row: Record) -> str:
 
 
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
-    """Draws each value as a dot, from top to bottom, and the accountant's epsilon `upper` as a line.
+    """Draws each record's epsilon as a dot, from top to bottom, and the accountant's as a line.
 
-    The horizontal axis ends 5% above the largest epsilon, but at most 5% above 1.6 `upper`. Larger estimates
-    are arrows at this edge, with their value as text.
+    Estimates above 1.6 times the accountant's epsilon would squeeze all other dots. They are arrows at the
+    edge of the horizontal axis, with their value as text.
+
+    Args:
+      rows: The records of `find_rows`.
+      upper: The accountant's epsilon.
+      delta: The delta of all epsilons.
     """
     largest = max(upper, take(rows, "epsilon").max())
-    edge = 1.05 * min(1.6 * upper, largest)
+    edge = 1.05 * min(1.6 * upper, largest)  # 5% above the last dot
 
     def draw_rows(axis: Axes) -> None:
         """Draws all records on one axis."""
@@ -216,6 +226,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
+        # The first records see the final model. The line is between the last of these and the next.
         split = len(select(rows, sees=FINAL)) - 0.5
         label = "below: methods that see every iterate"
         axis.axhline(split, color="0.7", lw=0.8, label=label)

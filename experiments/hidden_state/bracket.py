@@ -1,7 +1,7 @@
 """Draws three figures beyond the paper, about what the last model leaks.
 
-The brackets show upper bounds on this leak and the lower bounds of audits. An upper bound is proven, or uses
-a measured Lipschitz constant of the steps. If steps have kinks, it is only an estimate.
+The brackets show upper bounds on this leak, and what audits find. An upper bound is proven, or uses measured
+Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
 
 `proven` compares fresh directions with GC-R on the paper's models, over the number of training runs.
 
@@ -11,6 +11,7 @@ a measured Lipschitz constant of the steps. If steps have kinks, it is only an e
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from matplotlib.figure import Figure
 
 from audit.claims.hidden_state import HiddenState
 from audit.claims.matrix import MatrixMechanism
+from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
-from audit.conclusions.conclusion import method_of
+from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
@@ -49,24 +51,22 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # multiplies the excess over 1 of measured Lipschitz constants
+_MARGIN = 10  # by this factor steps may expand more than measured
 _MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
-_TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
-_LOOKS = {  # by field: label, color, and format of marker and line
+_EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
+_LINES = {  # by field: label, color, and format of marker and line
     "composition": ("composition", UPPER, ":"),
     "proven": ("assumption-free lower bound, fresh directions", FREE, "o"),
     "gdp_limit": ("lower bound on any GDP guarantee, fresh directions", GREEN, "^"),
     IF_GAUSSIAN: ("lower bound if Gaussian, coordinates", BLUE, "v"),
 }
-_MEASURED = "upper bound on the last model, proven or measured"
-_ESTIMATED = "estimated upper bound on the last model: steps have kinks"
 _NOTES = """\
 proven:   assumption-free, fresh directions; GDP: lower bound on any GDP guarantee
 Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coordinates
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
-_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # training runs with bounds
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # numbers of runs in the table
 _METHODS = {  # color, and format of marker and line
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "s--"),
@@ -96,36 +96,36 @@ def draw_bracket(
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    look: dict[str, Any] = {
+    look: dict[str, Any] = {  # arguments of `Axes.set`
         "xscale": "log",
         "xlabel": x_axis.name,
         "xticks": np.unique(take(rows, "x")),
         "ylim": (0, None),
     }
     if sweep.name in ("bracket_k", "bracket_steps"):
-        look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _TICKS}
+        look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _EPSILON_TICKS}
     figure = draw_panels_of(
         rows,
         sweep.title,
-        partial(_draw_rows, look=look),
+        partial(_draw_bracket_panel, look=look),
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
     nearest = ".2f"
     columns = [
         field("panel"),
-        field("x", x_axis.symbol, "g", width=5),
-        field("proven", "proven", at_least, width=6),
-        field("gdp_limit", "GDP", at_least, width=6),
-        field(IF_GAUSSIAN, "Gauss", at_least, width=6),
-        field("interval_low", "audit", nearest, width=6),
-        field("interval_high", "to", nearest, width=6),
-        field("constant_direction", "const", nearest, width=6),
-        field("at_most", "at most", at_most, width=7),
-        field("margin", "x10", at_most, width=6),
-        field("word", "why", width=11),
-        field("expansion", "mean c", ".5f", width=8),
-        field("composition", "composed", at_most, width=8),
+        field("x", x_axis.symbol, "g"),
+        field("proven", "proven", at_least),
+        field("gdp_limit", "GDP", at_least),
+        field(IF_GAUSSIAN, "Gauss", at_least),
+        field("interval_low", "audit", nearest),
+        field("interval_high", "to", nearest),
+        field("constant_direction", "const", nearest),
+        field("at_most", "at most", at_most),
+        field("margin", "x10", at_most),
+        field("word", "why"),
+        field("expansion", "mean c", ".5f"),
+        field("composition", "composed", at_most),
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
@@ -137,17 +137,18 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows of a bracket: those of `gather_rows`, with upper bounds on the last model's epsilon.
+    """Returns the rows of `gather_rows`, with upper bounds on the last model's epsilon.
 
-    Upper bounds are `composition`, the accountant's for all models together, and the fields of `_find_upper`.
+    These are `composition`, the accountant's epsilon of all models together, and the fields of `_find_upper`.
     """
-    by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
+    measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
 
     def describe(point: Point) -> Record:
         """Returns the upper bounds at a point."""
-        # Without a measurement the bound is proven, or k = 1. Then the audit's setting is enough.
-        setting = point.cells[0].setting
-        setting = by_training.get(_describe_training(setting), setting)
+        audited = point.cells[0].setting
+        # The measured setting has the same training as the audited setting, and maybe another adversary. If
+        # the steps of this training are not measured, its bound does not depend on a measurement.
+        setting = measured.get(_describe_training(audited), audited)
         composition = point.upper_bound()
         return {"composition": composition, **_find_upper(composition, setting, evidence)}
 
@@ -159,8 +160,8 @@ def gather_rows(
 ) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row joins up to two audits: fresh directions and canaries along coordinates. Values of a missing audit
-    are left out.
+    A row joins up to two audits, one of fresh directions and one of canaries along coordinates. Rows do not
+    have the fields of a missing audit.
 
     Args:
       points: The points, each with a conclusion.
@@ -168,10 +169,10 @@ def gather_rows(
       describe: Returns further fields of a row from its first point.
 
     Returns:
-      Rows with `panel`, `x`, the fields of `describe`, and these epsilons. From fresh directions: `proven` is
-      assumption-free, and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates: the ends
-      `interval_low` and `interval_high` of a two-sided interval, the lower bound `if_gaussian`, and the
-      prediction `constant_direction`.
+      Rows with `panel`, `x`, the fields of `describe`, and these epsilons. From fresh directions: `proven`
+      is an assumption-free lower bound, and `gdp_limit` a lower bound on any GDP guarantee. From coordinates:
+      `interval_low` and `interval_high` are the ends of a two-sided interval for normal scores,
+      `if_gaussian` is a lower bound, and `constant_direction` a prediction.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -185,47 +186,47 @@ def gather_rows(
             rows[place] |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
         else:
             low, high = point.interval()
+            mean, _, _ = point.spread(IF_GAUSSIAN)
             rows[place] |= {
                 "interval_low": low,
                 "interval_high": high,
-                IF_GAUSSIAN: point.spread(IF_GAUSSIAN)[0],
+                IF_GAUSSIAN: mean,
                 "constant_direction": point.predicted(delta),
             }
     return list(rows.values())
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns the parts of a setting that decide how steps stretch distances: all but the adversary."""
+    """Returns the parts of a setting that decide its training steps: all parts except the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
 
-    `composition` is the accountant's epsilon for all models of a run together.
+    `composition` is the accountant's epsilon of all models of a run together.
 
     Returns:
       at_most: The bound.
-      word: What it assumes. It is COMPOSITION if all models together have no larger bound, and ESTIMATE if
-        steps have kinks.
+      word: What it assumes. It is COMPOSITION if the bound is `composition`, and ESTIMATE if steps have
+        kinks.
       margin: The bound if steps expand ten times as much as measured.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
-    state = lipschitz.hidden_state(setting, delta)
-    word = "measured"
-    if isinstance(state, HiddenState):  # proven, without a measurement
-        word = state.assumes.word
-    # At k = 1 every step inserts. Unless steps contract, composition is the only bound.
-    contracts = isinstance(state, HiddenState) and state.bound.epsilon < composition
-    if setting.schedule.periodicity == 1 and not contracts:
+    state = lipschitz.hidden_state(setting, delta)  # a bound, or the reason why none is proven
+    is_lower = isinstance(state, HiddenState) and state.bound.epsilon < composition
+    # At k = 1 every step inserts, so the last model only hides something if steps contract.
+    if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
-    if isinstance(state, str):  # why there is no proof
+    if isinstance(state, HiddenState):
+        word = state.assumes.word
+    else:
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        if steps.kink:  # across a kink, a derivative does not bound the distance of two models
-            word = ESTIMATE
+        # Across a kink, a derivative does not bound the distance of two models.
+        word = ESTIMATE if steps.kink else MEASURED
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
     return {
@@ -242,16 +243,16 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
     return None if store is None else lipschitz.find_current(store)
 
 
-def _draw_rows(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws the rows of a bracket's panel: upper bounds over x as lines, audits as marks and intervals.
+def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
+    """Draws the rows of `make_rows` in one panel: upper bounds as lines, audits as marks and intervals.
 
     `look` has arguments of `Axes.set`.
     """
-    rows = sorted(records, key=lambda row: float(row["x"]))
-    at_most_look = (_MEASURED, BOUND, "-")
+    rows = sorted(records, key=itemgetter("x"))
+    bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
     if select(rows, word=ESTIMATE):
-        at_most_look = (_ESTIMATED, BOUND, "--")
-    plot_lines(axis, rows, {**_LOOKS, "at_most": at_most_look})
+        bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
+    plot_lines(axis, rows, {**_LINES, "at_most": bound_line})
     xs = take(rows, "x")
     label = "range if steps expand ten times as much"
     bounds = (take(rows, "at_most"), take(rows, "margin"))
@@ -281,14 +282,14 @@ def draw_proven(
     for point in points:
         rows += make_proven_rows(point, evidence)
     label = f"epsilon at delta {show_level(evidence.levels.delta)}"
-    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, (3.1, 2.7), ylabel=label)
+    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=label)
     columns = [
         field("panel"),
-        field("method", "method", width=18, left=True),
-        field("canaries", "canaries", ",", width=8),
-        field("x", "trainings", ",", width=9)._replace(key="trainings"),
-        field("epsilon", "epsilon", at_least, width=8),
-        field("upper_bound", "upper bound", at_most, width=11),
+        field("method", "method", left=True),
+        field("canaries", "canaries", ","),
+        field("x", "trainings", ",")._replace(key="trainings"),
+        field("epsilon", "epsilon", at_least),
+        field("upper_bound", "upper bound", at_most),
         field("assumes", "assumes", left=True),
     ]
     title = f"{sweep.title}: epsilon at {evidence.levels}"
@@ -298,11 +299,11 @@ def draw_proven(
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Draws the lower bounds of one model and periodicity over the number of training runs."""
-    last = records[-1]  # of GC-R, which may have a prediction
-    if last["predicted"] is not None:
+    of_gc_r = records[-1]  # fresh directions come first, and have no prediction
+    if of_gc_r["predicted"] is not None:
         label = "predicted if gradients do not interfere"
-        axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
-    axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
+        axis.axhline(of_gc_r["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
+    axis.axhline(of_gc_r["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
     for name, (color, line) in _METHODS.items():
         of_method = select(records, method=name)
         if of_method:
@@ -316,27 +317,23 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with its lower bound on epsilon.
 
-    Fresh directions give a bound after every run, and the table shows only some of them (`is_shown`). Other
-    audits are repeated with their first runs, for each of _SHOWN_RUNS.
+    Audits of fresh directions have a bound after every run, and the table shows some of them (`is_shown`).
+    Other audits have a bound for each number of runs in _SHOWN_RUNS.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
-    by_runs = {}
-    for runs in _SHOWN_RUNS:
-        if runs < cell.runs and not conclusion.law_is_known:
-            scores = evidence.held.scores(identity(cell.setting), runs)
-            with contextlib.suppress(InputError):  # some methods need more runs
-                if scores is not None:
-                    by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
-    by_runs[cell.runs] = conclusion
+    first_runs = {}
+    if not conclusion.law_is_known:  # canaries along coordinates
+        first_runs = _conclude_first_runs(point, evidence)
     rows = []
     for bound in conclusion.bounds:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))
+        else:
+            epsilons = {runs: part.bound(method.name).epsilon for runs, part in first_runs.items()}
         for runs, epsilon in epsilons.items():
             row = {
                 "x": runs,
@@ -348,10 +345,29 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "upper_bound": point.upper_bound(),
                 "predicted": point.predicted(evidence.levels.delta),
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
+                # From 1 and 3 runs, only fresh directions prove a bound.
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)
     return rows
+
+
+def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
+    """Returns the conclusions from an audit's first runs, by their number, and from all of its runs.
+
+    Numbers of runs that are too small for a method of the audit are left out.
+    """
+    (cell,) = point.cells
+    by_runs = {}
+    for runs in _SHOWN_RUNS:
+        if runs >= cell.runs:
+            break
+        scores = evidence.held.scores(identity(cell.setting), runs)
+        with contextlib.suppress(InputError):  # too few runs
+            if scores is not None:
+                by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
+    by_runs[cell.runs] = point.conclusions[0]
+    return by_runs
 
 
 def draw_correlated(
@@ -360,9 +376,14 @@ def draw_correlated(
     """Draws the last model's epsilon over k for each noise strategy, and makes the table."""
     delta = evidence.levels.delta
     rows = gather_rows(points, delta, partial(_describe_noise, delta))
-    label = f"epsilon of the last model\nat delta {show_level(delta)}"
-    draw = _draw_strategies
-    figure = draw_panels_of(rows, sweep.title, draw, (4.2, 3.2), ylabel=label, sharey=True)
+    figure = draw_panels_of(
+        rows,
+        sweep.title,
+        _draw_strategies,
+        size=(4.2, 3.2),
+        ylabel=f"epsilon of the last model\nat delta {show_level(delta)}",
+        sharey=True,
+    )
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
@@ -379,10 +400,10 @@ def draw_correlated(
 
 
 def _describe_noise(delta: float, point: Point) -> Record:
-    """Returns a point's noise strategy and noise multiplier, and two epsilons of the matrix mechanism.
+    """Returns a point's noise strategy and noise multiplier, and two epsilons at delta.
 
-    `every_model` is the accountant's epsilon for all models together. `linear` predicts the last model's
-    epsilon for linear losses.
+    `every_model` is the accountant's epsilon of all models together. `linear` is the predicted epsilon of the
+    last model if losses are linear.
     """
     setting = point.cells[0].setting
     schedule = setting.schedule
@@ -398,16 +419,20 @@ def _describe_noise(delta: float, point: Point) -> Record:
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:
-    """Draws one model's epsilons over k: predictions as lines, audits as intervals, proven bounds as dots."""
+    """Draws the epsilons of one panel's last models over k, in one color for each noise strategy.
+
+    Predictions are lines, audits intervals, and proven bounds dots.
+    """
     for strategy, label in STRATEGIES.items():
         color, dash = _STRATEGY_LOOKS[strategy]
         of_strategy = select(records, strategy=strategy)
         ks = take(of_strategy, "x")
         axis.plot(ks, take(of_strategy, "linear"), dash, color=color, label=label)
-        low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
+        low = take(of_strategy, "interval_low")
+        high = take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # Each color is a strategy, so the legend shows the kinds of marks in grey.
+    # These marks without data explain the kinds of marks in the legend, in a color that is no strategy's.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

@@ -5,26 +5,23 @@ gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. The last
-iterate is Gaussian with and without the canary. With the slopes c'_t of `HiddenStateBound.attained_by` it
-leaks exactly `hidden_state_bound`, so no better bound is true for all losses with these constants. These
-slopes are below c_t only if a smaller slope removes more noise than signal, such as before a last step that
-inserts.
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
+slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
+lower bound holds for all losses with these constants.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
 examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. So the sum
-of the target's batch is 2 C or 1 C above the others. Let theta be in units of C, without the push of the
-other examples: theta is this height plus noise. It starts at 0, and the other examples cancel it at each
-step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So
-the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
+of the target's batch is higher than other sums by 2 C, or by 1 C. In units of C and without the other
+examples, theta is this height plus noise. It starts at 0, and the other examples cancel it at each step,
+unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So the
+last iterate exceeds c if theta ever did.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. All
-B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the distance
-B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be
-1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
+B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the period
+B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch separates models at c, so it does not have the Lipschitz constant 1. In general, hiding earlier
-models does not reduce the leak of shuffled training. A bound on the last model needs Lipschitz steps.
+The latch separates models at c, so its steps do not have the Lipschitz constant 1. A bound on the last model
+of shuffled training needs Lipschitz steps.
 """
 
 import itertools

@@ -21,41 +21,43 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # the three models of Figure 8
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's three models
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, and makes its table.
+    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells.
 
-    The result also counts missing cells. It has no figure if no audit is stored.
+    The result has no figure if no audit is stored.
     """
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
     delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
-    stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     for setting in bracket.list_measured(sweep):
         missing += bracket.read_expansion(evidence, setting) is None
-    if not stored_points:
+    stored = [point for point in all_points if point.conclusions]
+    if not stored:
         return Drawn(None, missing)
     if sweep.name in _WITH_OWN_TABLE:
-        figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored_points, evidence)
+        figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored, evidence)
         return Drawn(figure, missing, table=own_table)
-    # The headings of these figures count missing cells, so they get all points.
     match sweep.name:
         case "figure_6a":
-            figure = estimates.trade_off_figure(sweep.title, all_points)
+            figure = estimates.trade_off_figure(sweep.title, stored)
         case "figure_11":
-            figure = estimates.profile_figure(sweep.title, all_points, delta)
+            figure = estimates.profile_figure(sweep.title, stored, delta)
         case _:
-            figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
-    rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
+            figure = estimates.epsilon_figure(sweep.title, sweep.axis, stored, delta)
+    rows = list(points.make_rows(sweep, stored, CLAIMS, delta))
     return Drawn(figure, missing, rows)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms."""
+    """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
+
+    L is the adversary whose canary is an example with a wrong label.
+    """
     stored = []
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
@@ -67,16 +69,16 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
-        """Draws the mean norm over runs at each step, with a band of 2 standard deviations."""
+        """Draws the mean norm over runs at each step, with a band of 2 standard deviations over runs."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
-            mean = norms.mean(0)  # over the runs
+            mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
             axis.plot(mean, dash, color=color, label=label)
             steps = range(len(mean))
             axis.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2)
-        clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
-        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
+        first_setting, _ = stored[0]  # all settings have the same clipping norm C
+        axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 

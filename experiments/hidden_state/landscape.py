@@ -7,14 +7,13 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
 We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart, which resolves
-the noise of a step to machine precision, and at most sigma / 32, which resolves the point where the
-likelihood ratio crosses e^epsilon. A step splits the density at h_t with third-order weights, shifts both
-parts and convolves them with the Gaussian. The terms of the convolution are non-negative and reach out 14
-standard deviations, so the tails keep their *relative* accuracy, as an FFT would not. The mass that leaves
-the grid is below 1e-20. Halving the spacing changes epsilon by less than 0.1% (tested).
+the noise of a step, and at most sigma / 32, which resolves the point where the likelihood ratio crosses
+e^epsilon. A step splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an
+FFT, this keeps the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving
+the spacing changes epsilon by less than 0.1% (tested).
 
-The optimal adversary. For a fixed epsilon it maximizes D_T, the integral of (q_T - e^epsilon p_T)+, with the
-densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
+The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
+g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the integral of max(g_T, 0).
 
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
     that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
@@ -51,16 +50,16 @@ from audit.training import game
 from experiments.cells.cell import write_answer
 
 Array = NDArray[np.float64]
-AUDIT = "landscape_audit"
-SEARCH = "landscape_thresholds"
+AUDIT = "landscape_audit"  # a study of all adversaries
+SEARCH = "landscape_thresholds"  # a study of all thresholds, by Algorithm 6
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's end
-_PER_SIGMA = 4  # the spacing is at most sigma / (4 PER_DEVIATION)
+_PER_SIGMA = 4  # the grid has at least 4 PER_DEVIATION points in sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
-_MAX_HALF_WIDTH = 400_000  # half the number of grid points
-_FINE_RATIO = 9.0  # from this B / sigma, the spacing is a third
+_MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the spacing is divided by 3
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -79,7 +78,7 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """The standard deviation sigma / B of the noise in every step after the first, in units of C."""
+        """The standard deviation sigma / B of the noise in each step after the first, in units of C."""
         return self.noise_multiplier / self.batch_size
 
 
@@ -101,7 +100,11 @@ class Stepper:
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes a grid with `per_deviation` points in one standard deviation of a step's noise.
+        """Makes the grid, and the kernel of a step up.
+
+        Args:
+          process: The process.
+          per_deviation: The number of grid points in one standard deviation of a step's noise.
 
         Raises InputError if the grid would be too large.
         """
@@ -109,29 +112,31 @@ class Stepper:
         sigma = process.noise_multiplier
         deviation = process.step_deviation
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
-        # With little noise per step, the cuts of earlier steps stay visible in the density.
+        # With little noise per step, the density keeps the sharp edges that thresholds cut into it.
         if process.batch_size / sigma >= _FINE_RATIO:
             self.spacing /= 3
 
         # The mean of theta starts at 0 or 1, and each later step moves it by 1.
-        drift = float(process.steps - 1)
-        total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
-        half_width = int(np.ceil((drift + 1 + _MARGIN * total_deviation) / self.spacing))
+        num_moves = float(process.steps - 1)
+        largest_mean = num_moves + 1
+        total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
+        half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
         need = f"they need a grid of {2 * half_width:,} points, use fewer steps or a smaller B"
         require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
-        # Reflection about 1/2 swaps the densities with and without the canary.
+        # Points are symmetric about 1/2, since reflection about 1/2 swaps the densities with and without the
+        # canary.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Array = 0.5 + (cells + 0.5) * self.spacing
 
-        # A step up is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
-        self._centre = round(1 / self.spacing)
+        # A step up adds N(1, deviation^2) to theta. The kernel has this density at the grid points around 1.
+        self._cells_up = round(1 / self.spacing)  # the distance 1 in whole cells
         reach = int(np.ceil(_KERNEL_REACH * deviation / self.spacing))
-        offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
-        self._kernel = stats.norm.pdf(offsets, scale=deviation) * self.spacing
+        moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
+        self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, pair: Array) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a record, with the deviation of their mass from 1."""
+        """Returns the densities `pair` (2, n) as a record, with the largest error of their mass."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
@@ -147,16 +152,19 @@ class Stepper:
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
-        up = self._move_up(pair * weights_above)
-        # To move the lower part down, mirror it about the grid's middle, move it up, and mirror it back.
-        down = self._move_up((pair * (1 - weights_above))[:, ::-1])[:, ::-1]
-        # Next to the threshold a weight may exceed 1. Then the lower part's weight is negative.
+        above = pair * weights_above
+        below = pair * (1 - weights_above)
+        up = self._move_up(above)
+        # To move a density down, mirror it about the grid's middle, move it up, and mirror it back.
+        down = self._move_up(below[:, ::-1])[:, ::-1]
+        # Next to the threshold a weight may exceed 1, so `below` and the sum may be negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
-        return np.pad(noisy, ((0, 0), (self._centre, 0)))[:, : pair.shape[1]]
+        shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
+        return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
 
 
 def iterate_densities(
@@ -188,15 +196,16 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above it,
-    Gregory's rule has the weights 5/12, 13/12, 1, 1, ... Outside the grid and in its last cells, weights are
-    1 above the threshold and 0 below.
+    negligible at the grid's ends. In the cell with the threshold we integrate a linear interpolation of the
+    function. For the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... If the threshold is
+    outside the grid or in its last cells, where the function is negligible, weights are just 1 above the
+    threshold and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
     cell = int(position)
-    fraction = position - cell  # of the cell, below the threshold
+    fraction = position - cell  # the part of the cell below the threshold
     weights = np.zeros(len(points))
     weights[cell] = (1 - fraction) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - fraction**2) / 2
@@ -220,46 +229,50 @@ def constant(process: Process, threshold: float) -> Array:
 def best_constant(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
 
-    It leaks the largest epsilon at delta. The search uses a grid, then Brent's method, for h >= 1/2, since
-    reflection about 1/2 swaps both densities.
+    It leaks the largest epsilon at delta. The search tries a grid of thresholds, then Brent's method between
+    the neighbours of the best one. Thresholds are at least 1/2, since reflection about 1/2 swaps the
+    densities with and without the canary.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
-        """Returns the negative epsilon of a constant threshold, by default on a coarse grid."""
+        """Returns the negative epsilon of a constant threshold, by default from a coarse density grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # No threshold above `top` leaks more. The grid goes further, since `top` itself can be the best.
+    # No threshold above `top` leaks more. The grid goes 25% further, since `top` itself can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([lose(threshold) for threshold in grid]))
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    last = len(grid) - 1
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, last)])
     # A rough threshold is enough, since epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
-    candidates = (refined.x, grid[best])
-    return constant(process, min(candidates, key=partial(lose, per_deviation=PER_DEVIATION)))
+    lose_precisely = partial(lose, per_deviation=PER_DEVIATION)
+    return constant(process, min(refined.x, grid[best], key=lose_precisely))
 
 
 def optimal(process: Process, delta: float) -> Array:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    The module's docstring has the proof. We search for the epsilon that its own thresholds leak.
+    For each epsilon, `_follow_crossings` has the thresholds with the largest delta (the module's docstring
+    has the proof). This function finds the epsilon at which they reach the given delta.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
 
     def compute_excess(epsilon: float) -> float:
-        """Returns log(D_T / delta), which decreases in epsilon, for thresholds at the crossings."""
-        pair, _ = _follow_crossings(stepper, epsilon)
-        reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
-        return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite if D_T is 0
+        """Returns log(largest delta at epsilon) - log(delta), which decreases in epsilon."""
+        (out, inserted), _ = _follow_crossings(stepper, epsilon)
+        reached = densities.hockey_stick(out, inserted, stepper.spacing, epsilon)
+        return float(np.log(max(reached, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0
+    epsilon = 0.0  # if even epsilon = 0 has a delta below the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
         epsilon = scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * upper)
-    return _follow_crossings(stepper, epsilon)[1]
+    _, thresholds = _follow_crossings(stepper, epsilon)
+    return thresholds
 
 
 # Functions from (process, delta) to thresholds (T - 1,) in units of C. The paper claims that `half` is
@@ -277,19 +290,20 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) for an epsilon.
+    """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) that are optimal for an epsilon.
 
-    Each threshold is where the likelihood ratio crosses e^epsilon, or the end of the grid.
+    Each threshold is the point where the likelihood ratio of theta, with to without the canary, crosses
+    e^epsilon, or the end of the grid if it does not.
     """
     pair = stepper.start()
     thresholds: list[float] = []
     for _ in range(stepper.process.steps - 1):
-        visible = (
-            np.min(pair, axis=0) > _MIN_DENSITY
-        )  # logarithms of smaller densities are inaccurate
-        log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-        thresholds.append(np.interp(epsilon, log_ratio, stepper.points[visible]))
-        pair = stepper.advance(pair, thresholds[-1])
+        # Logarithms of smaller densities are inaccurate.
+        is_accurate = np.min(pair, axis=0) > _MIN_DENSITY
+        log_ratio = np.log(pair[1, is_accurate]) - np.log(pair[0, is_accurate])
+        threshold = np.interp(epsilon, log_ratio, stepper.points[is_accurate])
+        thresholds.append(threshold)
+        pair = stepper.advance(pair, threshold)
     return pair, np.array(thresholds)
 
 
@@ -303,7 +317,7 @@ class Study(NamedTuple):
       kind: AUDIT finds and simulates all adversaries, SEARCH runs Algorithm 6.
       process: The process.
       delta: The delta of each epsilon.
-      runs: The number of simulated runs; half of them insert the canary.
+      runs: The number of simulated runs, half of them with the canary.
       seed: The seed of the simulation.
       confidence: The confidence of the estimates from simulated scores.
     """
@@ -328,7 +342,7 @@ Result = tuple[Study, dict[str, Any]]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an AUDIT of each process, and a SEARCH of the two processes of Errata H13.
+    """Returns an AUDIT of each process, then a SEARCH of each of _SEARCHED.
 
     `simulation` has the other fields of `Study` by name.
     """
@@ -336,10 +350,11 @@ def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
 
 
-def keep(out: Path, study: Study) -> None:
-    """Computes a study's answer and stores it in the folder `out`."""
+def keep(out: Path, study: Study) -> dict[str, Any]:
+    """Computes a study's answer, stores it in the folder `out`, and returns it."""
     answer = audit(study) if study.kind == AUDIT else search(study)
     write_answer(Store(out, study.setting()), answer)
+    return answer
 
 
 def audit(study: Study) -> dict[str, Any]:
@@ -364,13 +379,14 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    Thresholds are symmetric about 1/2, up to 15% above the theta_1 with likelihood ratio e^upper.
+    Thresholds are symmetric about 1/2. The last is 15% larger than the theta_1 at which the likelihood ratio
+    is e^upper, since larger thresholds do not leak more.
 
     Returns:
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
-      claimed: The in-sample estimate of each.
+      claimed: The in-sample estimate of each threshold's epsilon after the last step.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -388,7 +404,8 @@ def search(study: Study) -> dict[str, Any]:
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion takes mu at the next step's threshold, or at the last one after step T.
+    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test with the
+    next step's threshold. After step T it uses the last threshold again.
 
     Args:
       process: The process.
@@ -399,12 +416,13 @@ def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[f
       epsilon: The exact epsilons (T,).
       claimed: The claimed epsilons (T,).
     """
-    # theta_1 is the release of one Gaussian step, so its epsilon is the accountant's.
+    # theta_1 is the release of one Gaussian step, so both of its epsilons are the accountant's.
     exact = [upper_bound(process, delta)]
     claimed = exact.copy()
     pairs = iterate_densities(process, thresholds)
-    next(pairs)
-    for pair, threshold in zip(pairs, [*thresholds[1:], *thresholds[-1:]], strict=True):
+    next(pairs)  # skips theta_1
+    next_thresholds = [*thresholds[1:], *thresholds[-1:]]
+    for pair, threshold in zip(pairs, next_thresholds, strict=True):
         exact.append(densities.epsilon_at(pair, delta))
         # The canary only raises theta, so mu is at least 0. Quadrature may give slightly less.
         mu = max(float(densities.mu_at(pair, threshold)), 0.0)
@@ -425,8 +443,8 @@ def simulate(
     Args:
       key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
-      noise_multiplier: The deviation sigma of the first step's noise.
-      batch_size: The batch size B; later steps have the deviation sigma / B.
+      noise_multiplier: The standard deviation sigma of the first step's noise.
+      batch_size: The batch size B. Noise of later steps has the standard deviation sigma / B.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
 
     Returns:
@@ -456,18 +474,22 @@ def simulate(
 def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     """Returns the paper's in-sample estimates (T,) of epsilon after each step, from simulated runs.
 
-    Every step uses the same threshold, in units of C.
+    Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """
     sigma, size, steps = study.process
-    # `root` hashes its text again. We keep both checksums, since they decide the draws of stored answers.
+    # `root` hashes the text again. Another text would change the random draws, and so the stored answers.
     name = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, f"{name}")
     present = np.arange(study.runs) % 2 == 1
-    thresholds = jnp.full(steps - 1, threshold, jnp.float32)
-    noise = (jnp.float32(sigma), jnp.float32(size))
-    theta = np.asarray(simulate(key, jnp.asarray(present), *noise, thresholds), np.float64)
+    theta = simulate(
+        key,
+        jnp.asarray(present),
+        noise_multiplier=jnp.float32(sigma),
+        batch_size=jnp.float32(size),
+        thresholds=jnp.full(steps - 1, threshold, jnp.float32),
+    )
     estimates = []
-    for scores in theta:
-        worlds = (scores[present], scores[~present])
-        estimates.append(estimate.in_sample(*worlds, study.delta, study.confidence).epsilon)
+    for scores in np.asarray(theta, np.float64):
+        found = estimate.in_sample(scores[present], scores[~present], study.delta, study.confidence)
+        estimates.append(found.epsilon)
     return estimates

@@ -27,7 +27,7 @@ _EPSILONS = {  # by field: label, color, and format of the line
     "epsilon": ("exact epsilon", OUT, "-"),
     "constant": ("constant gradient (Example 1)", PURPLE, "-."),
 }
-_EXACT_PANELS = {
+_EXACT_PANELS = {  # titles of heat maps by adversary
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
     "optimal": "exact, optimal adversary",
@@ -50,23 +50,38 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
         for study, answer in audits:
             if study.process.noise_multiplier in shown:
                 panels[_name(study.process)] = partial(_draw_steps, study=study, answer=answer)
-        across = len(set(map(attrgetter("batch_size"), processes)))
-        yield name, draw_panels("", panels, (2.1, 1.4), across, label, sharex=True, sharey="row")
+        figure = draw_panels(
+            "",
+            panels,
+            size=(2.1, 1.4),
+            across=len(set(map(attrgetter("batch_size"), processes))),
+            ylabel=label,
+            sharex=True,
+            sharey="row",
+        )
+        yield name, figure
     yield "figure_3b", _draw_heat_maps(audits)
-    sigma = sigmas[(len(sigmas) - 1) // 2]  # Figure 6b has a single sigma, by default 4
+    sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle one, by default 4 as in the paper
     panels = {}
     for process in processes:
         if process.noise_multiplier == sigma:
             name = f"B = {process.batch_size}"
             panels[name] = partial(_draw_trade_off, process=process)
-    title = f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}"
-    rates = "false-negative rate\nabove the upper bound's"
-    yield "figure_6b", draw_panels(title, panels, (1.7, 1.7), len(panels), rates, 3, sharey=True)
+    figure = draw_panels(
+        f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}",
+        panels,
+        size=(1.7, 1.7),
+        across=len(panels),
+        ylabel="false-negative rate\nabove the upper bound's",
+        legend_columns=3,
+        sharey=True,
+    )
+    yield "figure_6b", figure
     panels = {}
     for study, answer in searches:
         panels[_name(study.process)] = partial(_draw_search, study=study, answer=answer)
     title = "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape"
-    yield "algorithm_6", draw_panels(title, panels, (3.5, 2.6), ylabel=label)
+    yield "algorithm_6", draw_panels(title, panels, size=(3.5, 2.6), ylabel=label)
 
 
 def make_table(audits: Sequence[Result]) -> Table[Record]:
@@ -103,10 +118,10 @@ def _name(process: Process) -> str:
 
 
 def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, Any]) -> None:
-    """Draws epsilons over `x` as lines, and the accountant's epsilon `upper` as a horizontal line.
+    """Draws epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` maps "x" and the names of lines to arrays of values. The lines are those of _EPSILONS, and
-    `simulated`: the claim of the paper's procedure from simulated runs.
+    `epsilons` has the values on the horizontal axis in "x", and the values of some of these lines:
+    "simulated", the claim of the paper's procedure from simulated runs, and the lines of _EPSILONS.
     """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -114,13 +129,13 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, A
 
 
 def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws the epsilons of the threshold C / 2 after each step.
+    """Draws the epsilons of the threshold C / 2 after each step t.
 
     For comparison, a constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
-    sigma, size, num_steps = study.process
+    sigma, batch_size, num_steps = study.process
     steps = np.arange(1, num_steps + 1)
-    deviations = sigma * np.sqrt(1 + (steps - 1) / size**2)
+    deviations = sigma * np.sqrt(1 + (steps - 1) / batch_size**2)
     constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
     epsilons = {
         "x": steps,
@@ -129,8 +144,9 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, study, answer["upper"], epsilons)
-    # The panels of a row share this axis, so it only grows.
-    axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
+    # The panels of a row share this axis, so its limit must be large enough for all of them.
+    highest = 1.06 * max(answer["in_sample"])
+    axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], highest))
     axis.set_xlabel("step t")
 
 
@@ -138,54 +154,56 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon after step T divided by epsilon after step 1.
 
     The first two panels show what a Gaussian conversion claims, the others exact rates. At a rate of 1,
-    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
+    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are the
+    studies of kind AUDIT, each with its answer (`landscape.audit`).
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
-    all_rates = []
+    titles = (simulated, converted, *_EXACT_PANELS.values())
+    records = []
     for audited, answer in audits:
-        upper = answer["upper"]
+        upper = answer["upper"]  # the exact epsilon after step 1
         exact = answer["exact"]
-        first = answer["in_sample"][0] or np.nan
-        rates = {
+        first_simulated = answer["in_sample"][0] or np.nan  # instead of a division by 0
+        record = {
             **audited.process._asdict(),
-            simulated: answer["in_sample"][-1] / first,
+            simulated: answer["in_sample"][-1] / first_simulated,
             converted: exact["half"]["claimed"][-1] / upper,
         }
         for name, title in _EXACT_PANELS.items():
-            rates[title] = exact[name]["epsilon"][-1] / upper
-        all_rates.append(rates)
-
-    def draw_rates(axis: Axes, title: str) -> None:
-        """Draws the amplification rates in the column `title` of `all_rates`.
-
-        Rows are noise multipliers, and columns are batch sizes.
-        """
-        rates = pd.DataFrame(all_rates).pivot(
-            index="noise_multiplier", columns="batch_size", values=title
-        )
-        rows = list(map("{:g}".format, rates.index))
-        draw_heat_map(axis, rates.to_numpy(), rows, list(map(str, rates.columns)), brightest=1.0)
-        axis.set_xlabel("batch size B")
-
-    titles = (simulated, converted, *_EXACT_PANELS.values())
-    panels = {title: partial(draw_rates, title=title) for title in titles}
+            record[title] = exact[name]["epsilon"][-1] / upper
+        records.append(record)
+    rates = pd.DataFrame(records).pivot(index="noise_multiplier", columns="batch_size")
+    panels = {title: partial(_draw_rates, rates=rates[title]) for title in titles}
     rate = f"epsilon (T = {study.process.steps}) / epsilon (1)"
-    title = f"Amplification rate, {rate} at delta {show_level(study.delta)}"
-    return draw_panels(title, panels, (3.3, 3.3), ylabel="noise multiplier sigma")
+    return draw_panels(
+        f"Amplification rate, {rate} at delta {show_level(study.delta)}",
+        panels,
+        size=(3.3, 3.3),
+        ylabel="noise multiplier sigma",
+    )
+
+
+def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
+    """Draws amplification rates as a heat map. Rows are noise multipliers, and columns are batch sizes."""
+    rows = list(map("{:g}".format, rates.index))
+    columns = list(map(str, rates.columns))
+    draw_heat_map(axis, rates.to_numpy(), rows, columns, brightest=1.0)
+    axis.set_xlabel("batch size B")
 
 
 def _draw_trade_off(axis: Axes, process: Process) -> None:
     """Draws a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
 
-    The Gaussian curve agrees with the exact curve only for the test with the threshold C / 2.
+    The exact curve and a Gaussian curve agree only for the test with the threshold C / 2, which decides the
+    mu of the Gaussian curve.
     """
     pair = landscape.compute_last_densities(process, landscape.constant(process, HALF))
     mu = float(densities.mu_at(pair, HALF))
     exact = densities.trade_off_curve(pair)
-    grid = np.linspace(0, 1, 401)  # of false-positive rates
-    gaussian = (grid, conversions.gaussian_trade_off(mu, grid))
+    rates = np.linspace(0, 1, 401)
+    gaussian = (rates, conversions.gaussian_trade_off(mu, rates))
     curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
     for label, (false_positive, false_negative), color, line in curves:
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)
@@ -196,7 +214,7 @@ def _draw_trade_off(axis: Axes, process: Process) -> None:
 
 
 def _draw_search(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws the claimed and the exact epsilon after two steps, over the threshold (Algorithm 6)."""
+    """Draws the claimed and the exact epsilon after two steps, over the threshold h (Algorithm 6)."""
     epsilons = {
         "x": answer["thresholds"],
         "simulated": answer["claimed"],

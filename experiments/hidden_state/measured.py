@@ -1,7 +1,8 @@
 """Cells that measure training runs. Each cell trains its runs once and stores the measurement.
 
-Figure 8 shows the norms of L's canary, the gradient of an example with a wrong label. Bounds on the last
-model of a network need the expansion of its steps: how much they stretch distances between models.
+Figure 8 shows the norms of the canary of the adversary L, which is the gradient of an example with a wrong
+label. Bounds on the last model of a network need the expansion of its steps: how much they stretch distances
+between models.
 """
 
 from functools import partial
@@ -22,27 +23,32 @@ if TYPE_CHECKING:
 
 Norms = NDArray[np.float64]
 NORMS = "canary_norms"
-_KEY = "norms"
+_NORMS_FIELD = "norms"  # of the stored answer
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    The setting's adversary is L. Each run draws its own initial model, canary and noise.
+    The setting's adversary is L, whose canary is an example with a wrong label. Each run draws its own
+    initial model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps)."""
+        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps).
+
+        All chunks have the same number of runs, so they share one compiled program. The last chunk may have
+        extra runs, which are not stored.
+        """
         from audit.training import build, game
 
         built = build.build(setting, dataset)
-        chunk = game.chunk_size(built, runs)
+        size = game.chunk_size(built, runs)
         all_norms: list[list[float]] = []
-        # All chunks have the same size, so they share one compiled program. The last may have extra runs.
-        for first in range(0, runs, chunk):
-            all_norms += canary_norms(built, np.arange(first, first + chunk)).tolist()
-            progress(min(chunk, runs - first))
-        write_answer(store, {_KEY: all_norms[:runs]})
+        for first in range(0, runs, size):
+            all_norms += canary_norms(built, np.arange(first, first + size)).tolist()
+            num_kept = min(size, runs - first)
+            progress(num_kept)
+        write_answer(store, {_NORMS_FIELD: all_norms[:runs]})
 
     def is_complete(store: Store) -> bool:
         """Returns True if the store has the norms of all runs."""
@@ -55,16 +61,16 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
     """Returns the norms (runs, steps) of the first runs in a stored answer, or None if it has fewer runs."""
-    if answer is None or len(answer[_KEY]) < runs:
+    if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
-    return np.array(answer[_KEY][:runs])
+    return np.array(answer[_NORMS_FIELD][:runs])
 
 
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Trains runs, each with its canary inserted, and returns norms (runs, steps) before clipping.
+    """Trains runs with one inserted canary each, and returns norms (runs, steps) before clipping.
 
-    A norm is that of the canary's gradient at the model before the step. The indices `runs` decide the random
-    draws of each run.
+    They are the norms of the canary's gradient at the model before each step. The indices `runs` (runs,)
+    decide the random draws of each run.
     """
     import jax
     import jax.numpy as jnp
@@ -75,16 +81,21 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     def norms_of_run(
         hyper: Hyperparameters, data: Data, schedule: Schedule, keys: dict[str, Array]
     ) -> Array:
-        """Returns the norms (steps,) of the canary's gradient in one run with these random keys."""
+        """Returns the norms (steps,) of the canary's gradient in one run.
+
+        `keys` are the run's random keys for its initial model, its canary and its noise.
+        """
         theta_0 = game.init(keys["theta"])
         clipping_norm = jnp.asarray(hyper.clipping_norm)
         knowledge = game.adversary.init(keys["canary"], theta_0, clipping_norm)
-        # Presence 1: the single canary is inserted.
-        canaries = Canaries(partial(game.adversary.craft, knowledge), jnp.ones(1))
+        inserted = jnp.ones(1)  # presence 1 of the single canary
+        canaries = Canaries(partial(game.adversary.craft, knowledge), inserted)
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step. Returns the next state, and the canary's norm before the step."""
-            norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
+            canary = canaries.craft(state.step, state.theta)[0]  # the only one
+            norm = jnp.linalg.norm(canary)
+            # A segment needs a schedule with an axis of steps, here of length 1.
             this_step = Schedule(now.batches[None], now.mask[None])
             after = game.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
             return after, norm
@@ -100,7 +111,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"
-# The number of measured runs, and the largest number of measured steps in a run.
+# By model: the number of measured runs, and the largest number of measured steps in a run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
@@ -110,7 +121,10 @@ _MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that trains runs and measures how much their steps expand distances."""
+    """Returns the cell that trains runs and measures how much their steps expand distances.
+
+    Its estimated seconds are the time to compile, to train all steps, and to measure some of them.
+    """
     runs, max_steps = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:
@@ -129,7 +143,7 @@ def expansion_cell(setting: Setting) -> Cell:
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
-    training_a_step = step_seconds(setting)
-    measuring_a_step = max(_NUM_TRAINING_STEPS * training_a_step, _MIN_SECONDS)
-    seconds_a_run = steps * training_a_step + min(steps, max_steps) * measuring_a_step
-    return cell._replace(seconds=_COMPILING_SECONDS + runs * seconds_a_run, request=setting)
+    step_training = step_seconds(setting)
+    step_measuring = max(_NUM_TRAINING_STEPS * step_training, _MIN_SECONDS)
+    run_seconds = steps * step_training + min(steps, max_steps) * step_measuring
+    return cell._replace(seconds=_COMPILING_SECONDS + runs * run_seconds, request=setting)

@@ -1,4 +1,4 @@
-"""Crafted convex landscapes against momentum: what the last model leaks at least.
+"""Crafted convex losses against momentum: what the last model leaks at least.
 
 Heavy ball with momentum beta on a one-dimensional quadratic, with curvature h_t at step t, is
 
@@ -9,14 +9,20 @@ model is the sum of w_t (s_t b + sigma z_t), with the weights
 
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
-With s_t = sign(w_t) its mu is exactly sum of |w_t| over insertions / (sigma |w|). The curvature repeats with
-period k, except in the last steps. All curvatures are in [0, most], so the losses are convex, and
-most-smooth in units of 1 / eta. The periods were searched for beta = 0.9 and are optimized for each beta, so
-the leak is a lower bound on that of the worst convex loss. Plain SGD has an upper bound
-(`audit.hidden_state_epsilon`), which momentum exceeds from k = 3 on.
+With s_t = sign(w_t), the mu of the last model is exactly
+
+    (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
+
+In this module a curvature is a_t, which includes the learning rate eta. Curvatures repeat with a period of k
+steps, except in the last steps. Each is between 0 and `most`, so the losses are convex and smooth, with the
+constant most / eta.
+Local searches found the periods for beta = 0.9, and `optimize` improves them for each beta. The worst convex
+loss may leak more. Plain SGD has an upper bound (`audit.hidden_state_epsilon`), and from k = 3 on these
+losses with momentum exceed it.
 """
 
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import jax
@@ -26,6 +32,7 @@ import scipy
 from jax import Array
 from numpy.typing import NDArray
 
+from audit.claims.accounting import LAST
 from audit.laws import conversions
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
@@ -38,12 +45,12 @@ Floats = NDArray[np.float64]
 
 
 class Landscape(NamedTuple):
-    """Curvatures times the learning rate.
+    """A convex loss, as curvatures times the learning rate.
 
     Attributes:
-      most: the largest curvature, eta L.
-      period: (k,) the curvatures of a period, whose last step inserts.
-      end: the curvatures of the last steps; () for two more periods.
+      most: The largest allowed curvature, eta L for L-smooth losses.
+      period: The curvatures (k,) of a period. The canary is inserted in the last step of each period.
+      end: The curvatures of the last steps, which replace those of whole periods; () for no such steps.
     """
 
     most: float
@@ -52,93 +59,53 @@ class Landscape(NamedTuple):
 
     @property
     def k(self) -> int:
-        """The period in steps."""
+        """The number of steps in a period."""
         return len(self.period)
 
 
-# Found by local searches from random periods, at beta = 0.9.
-STARTS = (
-    Landscape(1, (0, 0), (0, 0, 0, 0.9)),
-    Landscape(2, (0, 1.905), (0, 1.915, 0, 1.941)),
-    Landscape(1, (0.664, 0.99, 1), (0, 0.122, 0.85, 0, 0, 0.941)),
-    Landscape(2, (0, 0, 1.276), (0, 0, 1.304, 0, 0, 1.601)),
-    Landscape(1, (0, 0, 0.272, 0, 0.767), (0, 0, 0, 0, 0.828, 0, 0, 0, 0.531, 1)),
-    Landscape(2, (0, 2, 1.695, 0, 1.29), (0, 2, 1.719, 0, 1.279, 0, 2, 2, 0, 1.59)),
-    Landscape(1, (0, 0, 1, 0.771, 0, 0.14, 1, 0, 0, 0.752)),
-    Landscape(2, (0, 2, 0.386, 0, 2, 1.972, 0.813, 2, 0, 1.31)),
-    Landscape(
-        1,
-        (
-            0,
-            0,
-            1,
-            1,
-            0,
-            0,
-            1,
-            0.999,
-            0,
-            0,
-            1,
-            0.785,
-            0.647,
-            0,
-            0,
-            0.78,
-            0.141,
-            0,
-            0,
-            0,
-            0.924,
-            1,
-            0,
-            0,
-            0.7,
-        ),
-    ),
-    Landscape(
-        2,
-        (
-            0,
-            2,
-            0.059,
-            0.521,
-            2,
-            0.288,
-            2,
-            0.025,
-            1.133,
-            1.164,
-            0.157,
-            1.789,
-            0.011,
-            0.388,
-            1.999,
-            1.087,
-            0.35,
-            1.536,
-            1.288,
-            2,
-            0,
-            0.522,
-            2,
-            0,
-            1.314,
-        ),
-    ),
-)
+# A landscape in each line, from local searches at beta = 0.9: most; period; end.
+_STARTS = """\
+1; 0 0; 0 0 0 0.9
+2; 0 1.905; 0 1.915 0 1.941
+1; 0.664 0.99 1; 0 0.122 0.85 0 0 0.941
+2; 0 0 1.276; 0 0 1.304 0 0 1.601
+1; 0 0 0.272 0 0.767; 0 0 0 0 0.828 0 0 0 0.531 1
+2; 0 2 1.695 0 1.29; 0 2 1.719 0 1.279 0 2 2 0 1.59
+1; 0 0 1 0.771 0 0.14 1 0 0 0.752;
+2; 0 2 0.386 0 2 1.972 0.813 2 0 1.31;
+1; 0 0 1 1 0 0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7;
+2; 0 2 0.059 0.521 2 0.288 2 0.025 1.133 1.164 0.157 1.789 0.011 0.388 1.999 1.087 0.35 1.536 1.288 2 0 \
+0.522 2 0 1.314;
+"""
+
+
+def _read_landscape(line: str) -> Landscape:
+    """Returns the landscape in a line of _STARTS."""
+    most, period, end = line.split(";")
+    return Landscape(float(most), _read_numbers(period), _read_numbers(end))
+
+
+def _read_numbers(text: str) -> tuple[float, ...]:
+    """Returns the numbers in a text, which spaces separate."""
+    return tuple(map(float, text.split()))
+
+
+STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
-    """Returns the weights (T,) of all steps in the last model, from curvatures (T,) times eta."""
+    """Returns the weights w_t (T,) of all steps in the last model (see the module's docstring).
+
+    `curvatures` are a_t (T,), and `beta` is the momentum.
+    """
 
     def step_back(
         later: tuple[Array, Array], curvature: Array
     ) -> tuple[tuple[Array, Array], Array]:
-        """Returns the two weights before a step, and the step's own weight."""
+        """Returns (w_(t-1), w_t) and w_t, from `later` = (w_t, w_(t+1)) and the curvature a_t."""
         weight, next_weight = later
-        before = (1 + beta - curvature) * weight - beta * next_weight
-        return (before, weight), weight
+        previous_weight = (1 + beta - curvature) * weight - beta * next_weight
+        return (previous_weight, weight), weight
 
     last = (jnp.ones(()), jnp.zeros(()))
     _, weights = jax.lax.scan(step_back, last, curvatures, reverse=True)
@@ -146,105 +113,135 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
 
 
 def _list_curvatures(values: Array, k: int) -> Array:
-    """Returns the curvatures (T,) of INSERTIONS periods, from those of a period and of the last steps."""
+    """Returns the curvatures (T,) of all steps, of INSERTIONS periods of k steps each.
+
+    `values` has the k curvatures of a period, and then those of the last steps.
+    """
     period, end = values[:k], values[k:]
     return jnp.append(jnp.tile(period, INSERTIONS)[: -len(end)], end)
 
 
 def compute_mu(values: Array, k: int, beta: float) -> Array:
-    """Returns mu of the last model, from the curvatures of a period and of the last steps."""
+    """Returns mu of the last model for the curvatures `values` (see `_list_curvatures`).
+
+    The canary is inserted in the last step of each period of k steps. `beta` is the momentum.
+    """
     weights = compute_weights(_list_curvatures(values, k), beta)
-    weights /= jnp.max(jnp.abs(weights))  # a common factor cancels
-    mu = jnp.sum(jnp.abs(weights[k - 1 :: k])) / (NOISE_MULTIPLIER * jnp.linalg.norm(weights))
-    return jnp.asarray(mu)
+    weights /= jnp.max(jnp.abs(weights))  # the ratio below stays the same, and squares stay finite
+    signal = jnp.sum(jnp.abs(weights[k - 1 :: k]))
+    noise = NOISE_MULTIPLIER * jnp.linalg.norm(weights)
+    return jnp.asarray(signal / noise)
 
 
 _differentiate = jax.jit(jax.value_and_grad(compute_mu), static_argnames="k")
 
 
 def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
-    """Returns the landscape of the largest mu that a local search finds from a start, and this mu.
+    """Searches for curvatures with a large mu, by L-BFGS-B.
 
-    It also starts at curvatures that are 0 except the last, beta. All weights are then 1, as in SGD on linear
-    losses.
+    A first search begins at curvatures of 0, except the last, which is beta. With these, all weights are 1,
+    as in SGD on linear losses. A second search begins at `start`. Without an end, the last two periods of
+    `start` become its end, so the search can change them.
+
+    `beta` is the momentum. Returns the landscape with the larger mu, and this mu.
     """
     k = start.k
     end = start.end or 2 * start.period
-    flat = np.zeros(k + len(end))
-    flat[-1] = min(beta, start.most)
-    best = start
-    mu = -np.inf
+    values = np.array(start.period + end)
+    as_sgd = np.zeros(len(values))
+    as_sgd[-1] = min(beta, start.most)
 
     def compute_loss(values: Floats) -> tuple[float, Floats]:
-        """Returns -mu and its gradient; 0 if weights overflow."""
-        value, gradient = _differentiate(values, k, beta)
-        return -float(np.nan_to_num(value)), -np.nan_to_num(np.asarray(gradient, np.float64))
+        """Returns -mu and its gradient, with 0 in place of NaN if weights overflow."""
+        mu, gradient = _differentiate(values, k, beta)
+        return -float(np.nan_to_num(mu)), -np.nan_to_num(np.asarray(gradient, np.float64))
 
-    for values in (flat, np.array(start.period + end)):
-        with jax.enable_x64(True):
-            found = scipy.optimize.minimize(
+    searches = []
+    with jax.enable_x64(True):
+        for first in (as_sgd, values):
+            search = scipy.optimize.minimize(
                 compute_loss,
-                values,
+                first,
                 jac=True,
                 method="L-BFGS-B",
-                bounds=[(0, start.most)] * len(values),
+                bounds=[(0, start.most)] * len(first),
             )
-        if -found.fun > mu:
-            mu = float(-found.fun)
-            numbers = found.x.tolist()
-            best = Landscape(start.most, tuple(numbers[:k]), tuple(numbers[k:]))
-    return best, mu
+            searches.append(search)
+    best = min(searches, key=attrgetter("fun"))
+    curvatures = best.x.tolist()
+    landscape = Landscape(start.most, tuple(curvatures[:k]), tuple(curvatures[k:]))
+    return landscape, float(-best.fun)
 
 
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
-    """Trains runs by heavy ball. Returns the last models (runs / 2,) with and without the canary."""
+    """Trains runs by heavy ball with momentum beta, half of them with the canary.
+
+    `landscape` is the loss, with an end. `seed` is the seed of the noise. Returns the last models of the runs
+    with the canary, and those of the others, (runs / 2,) each.
+    """
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
-        signs = np.sign(compute_weights(curvatures, beta))
+        signs = np.sign(
+            compute_weights(curvatures, beta)
+        )  # with these the canary raises the last model
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
-    before = theta
+    before = theta  # the models before the last step
     for step, curvature in enumerate(np.asarray(curvatures)):
-        noisy = NOISE_MULTIPLIER * rng.normal(size=runs)
-        if (step + 1) % landscape.k == 0:
-            noisy += signs[step] * is_in
-        theta, before = theta + beta * (theta - before) - curvature * theta + noisy, theta
+        push = NOISE_MULTIPLIER * rng.normal(size=runs)
+        if (step + 1) % landscape.k == 0:  # the last step of a period inserts
+            push += signs[step] * is_in
+        after = theta + beta * (theta - before) - curvature * theta + push
+        before = theta
+        theta = after
     return theta[is_in], theta[~is_in]
 
 
-def make_rows(beta: float, levels: Level, runs: int, seed: int) -> list[Record]:
-    """Returns a row for each start: the optimized landscape's leak, exact and simulated, and SGD's.
+def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
+    """Returns a record for each of STARTS, with mu and epsilons of the last model at the level's delta.
 
-    `beta` is at least 0 and below 1. Half of the simulated runs have the canary.
+    `beta` is the momentum, at least 0 and below 1. The bound from simulated runs has the level's confidence.
+    Half of the runs have the canary.
+
+    Returns:
+      Records with `k` and `most` of the start; `mu`, `epsilon`, `period` and `end` of the optimized
+      landscape; and `simulated`, a lower bound on its epsilon from simulated runs. For SGD with the same k,
+      `linear` is the epsilon of linear losses, and `sgd_bound` an upper bound for any convex loss.
+      `composition` is the accountant's epsilon of all models of a run together.
     """
-    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
-    composition = conversions.epsilon_from_mu(composed_mu, levels.delta)
+    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
+    composition = conversions.epsilon_from_mu(composed_mu, level.delta)
     rows = []
     for start in STARTS:
         landscape, mu = optimize(start, beta)
-        sgd = make_convex_row(start.k, "last", 1.0, levels.delta)
+        sgd = make_convex_row(start.k, insert=LAST, lipschitz=1.0, delta=level.delta)
         scores = simulate(landscape, beta, runs, seed)
-        bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, *levels).epsilon
-        linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], levels.delta)
+        bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, *level)
+        linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], level.delta)
         row = {
             "k": start.k,
             "most": start.most,
             "linear": linear,
             "sgd_bound": sgd["epsilon_bound"],
             "mu": mu,
-            "epsilon": conversions.epsilon_from_mu(mu, levels.delta),
-            "simulated": bound,
+            "epsilon": conversions.epsilon_from_mu(mu, level.delta),
+            "simulated": bound.epsilon,
             "composition": composition,
-            "period": " ".join(map("{:.6g}".format, landscape.period)),
-            "end": " ".join(map("{:.6g}".format, landscape.end)),
+            "period": _show_numbers(landscape.period),
+            "end": _show_numbers(landscape.end),
         }
         rows.append(row)
     return rows
 
 
-def make_table(beta: float, levels: Level, runs: int, seed: int) -> Table[Record]:
+def _show_numbers(numbers: tuple[float, ...]) -> str:
+    """Returns numbers as text, with spaces between them."""
+    return " ".join(map("{:.6g}".format, numbers))
+
+
+def make_table(beta: float, level: Level, runs: int, seed: int) -> Table[Record]:
     """Returns the table of crafted landscapes against momentum; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
@@ -263,7 +260,7 @@ def make_table(beta: float, levels: Level, runs: int, seed: int) -> Table[Record
         f"last models of heavy ball on crafted convex losses: sigma = {NOISE_MULTIPLIER:g}, "
         f"{INSERTIONS} insertions,",
         "canary in the last step of each period of k steps; "
-        f"epsilon at delta {show_level(levels.delta)}",
+        f"epsilon at delta {show_level(level.delta)}",
     ]
     after = ["simulated: lower bound if the curve is Gaussian"]
-    return Table(columns, make_rows(beta, levels, runs, seed), before=before, after=after)
+    return Table(columns, make_rows(beta, level, runs, seed), before=before, after=after)

@@ -35,14 +35,13 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-# The number of runs by periodicity k. A run inserts its canaries once in every k steps.
-Runs = Mapping[int, int]
+Runs = Mapping[int, int]  # numbers of runs by periodicity k
 
 
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    A model is not audited at a periodicity k that is missing in the numbers of runs.
+    Numbers of runs are by periodicity k. If they do not have a k, the model is not audited at this k.
 
     Attributes:
       runs: Numbers of runs with one canary each.
@@ -159,8 +158,6 @@ _FEW_CORRELATED = Size(
 )
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 
-MAX_NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # of each model in Figure 8
-
 
 class Series(NamedTuple):
     """A series of a figure: its label in the legend, and its adversary's fields."""
@@ -259,13 +256,7 @@ def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
 
 
-def _name_gc_r(label: str) -> list[Series]:
-    """Returns one series, GC-R, with this label."""
-    return [Series(label, GcR())]
-
-
-_CONVNETS = [Lines("convnet", _name_gc_r(f"k = {k}"), [k]) for k in (1, 5, 25)]
-_UNKNOWN = {"unknown_initialisation": True}
+_CONVNETS = [Lines("convnet", [Series(f"k = {k}", GcR())], [k]) for k in (1, 5, 25)]
 FIGURES = [  # the figures that are the same at every scale
     Figure(
         "figure_1a",
@@ -300,16 +291,20 @@ FIGURES = [  # the figures that are the same at every scale
         "figure_12",
         "GC-R on the ConvNet with an unknown initialisation",
         [
-            Lines("convnet", _name_gc_r("known")),
-            Lines("convnet", _name_gc_r("unknown"), fields=_UNKNOWN),
+            Lines("convnet", [Series("known", GcR())]),
+            Lines(
+                "convnet",
+                [Series("unknown", GcR())],
+                fields={"unknown_initialisation": True},
+            ),
         ],
     ),
     Figure(
         "figure_13",
         "GC-R on a pretrained network's head and on a fully trained network",
         [
-            Lines("mobilenet_head", _name_gc_r("MobileNetV2's head"), panel="CIFAR-10"),
-            Lines("convnet", _name_gc_r("ConvNet"), panel="CIFAR-10"),
+            Lines("mobilenet_head", [Series("MobileNetV2's head", GcR())], panel="CIFAR-10"),
+            Lines("convnet", [Series("ConvNet", GcR())], panel="CIFAR-10"),
         ],
     ),
     Figure(
@@ -333,17 +328,19 @@ FIGURES = [  # the figures that are the same at every scale
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of all figures at one of SCALES, by name."""
     sizes = SIZES[scale]
-    networks = _BRACKETED
-    with_matrices = _CORRELATED
+    networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
+    with_matrices = _CORRELATED  # models and sizes of `matrix`
     correlated_steps = correlated.STEPS
     steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
+    max_norm_runs = 30  # of each model in Figure 8
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
         correlated_steps = 10
         steps = [5, 10]
         rates = [0.1, 1.0]
+        max_norm_runs = 2
     bracketed_series = [FRESH, COORDINATE]
     over_rates = []
     for k in (5, 25):
@@ -377,7 +374,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             _K_AXIS,
         ),
     ]
-    # `proven` has a single seed, since its lines follow one audit over its runs.
+    # `proven` has a single seed, since each of its lines follows one audit over its runs.
     sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
@@ -391,17 +388,18 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         for lines in all_lines:
             cells += _list_cells(lines, figure_sizes[lines.model])
         all_sweeps[name] = Sweep(name, title, cells, axis)
-    all_sweeps["figure_8"] = _make_norms_sweep(sizes, MAX_NORM_RUNS[scale])
+    all_sweeps["figure_8"] = _make_norms_sweep(sizes, max_norm_runs)
     return all_sweeps
 
 
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has as many runs as the audit of L, but at most `max_runs`.
+    A cell has as many runs as the audit of L at the same scale, but at most `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
+        # The first cell audits seed 0.
         audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
         assert audited is not None
         cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
@@ -409,10 +407,11 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the cells of one panel's lines.
+    """Yields the cells of one panel's lines, for a model trained and audited as `size` says.
 
-    These are audits at the periodicities with runs in `size`. Networks without a proven Lipschitz constant
-    also get cells that measure how much their steps expand, since the bound on the last model needs it.
+    A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. Models without a
+    proven Lipschitz constant also get cells that measure how much their steps expand, since the bound on the
+    last model needs this. They measure training with canaries along coordinates, at k > 1.
     """
     is_measured = task(lines.model).curved is None
     panel = lines.panel or task(lines.model).label
@@ -437,7 +436,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             yield expansion_cell(setting)
 
 
-# The paper's claims about its figures: figure; series; x, or nothing for every x; claim; section.
+# The paper's claims about its figures: figure; series; x, or no text for every x; claim; section.
 _CLAIMS = """\
 figure_1a; GC-R; ; tight; 5.2
 figure_1a; L; ; not tight; 5.2

@@ -15,7 +15,7 @@ from audit.evidence.canaries import Coins, Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
-_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # if scores do not show anything
+_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # if scores do not tell anything about mu
 
 
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
@@ -120,7 +120,7 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     """
 
     def compute_excess(noncentrality: float) -> float:
-        """Returns P(noncentral t <= statistic) minus the level, which decreases."""
+        """Returns P(noncentral t <= statistic) minus the level. It decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
         # SciPy returns NaN far in a tail. There the probability is 1 or 0.
         if np.isnan(probability):

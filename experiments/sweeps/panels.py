@@ -1,5 +1,6 @@
 """Figures with panels, a title above and a common legend below, and heat maps."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,9 +40,10 @@ def draw_panels(
       **options: Arguments of `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
-    rows = -(-len(panels) // columns)  # rounded up
-    # In inches: titles need a width of 5.8, title and legend a height of 1.3.
-    figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
+    rows = math.ceil(len(panels) / columns)
+    width, height = size
+    # Titles need a width of 5.8 inches. The title and the legend need a height of 1.3 inches.
+    figsize = (max(width * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)
         axes = figure.subplots(rows, columns, squeeze=False, **options)
@@ -50,7 +52,7 @@ def draw_panels(
         for axis, (name, draw) in zip(axes.flat, panels.items(), strict=False):
             axis.set_title(name, fontsize=10)
             draw(axis)
-        for axis in axes.flat[len(panels) :]:  # unused axes of the last row
+        for axis in axes.flat[len(panels) :]:  # the last row may have more axes than panels
             axis.axis("off")
         figure.suptitle(title, fontsize=11)
         _add_legend(figure, axes.flat, legend_columns)
@@ -81,15 +83,14 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend with each label once below the panels. If it is too wide, it gets one column."""
+    """Adds a legend below the panels, with each label once. It has one column if it would be too wide."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
-    add = partial(figure.legend, legend.values(), legend, **place)
+    add = partial(figure.legend, legend.values(), legend, loc="outside lower center", fontsize=8)
     drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()

@@ -1,6 +1,6 @@
 """The points of a figure, and the table that compares them with a paper's claims.
 
-A point is one place in a figure, with the audits of all seeds, their conclusions, and a prediction.
+A point is one place in a figure. It has the audits of all seeds, and the conclusions from the stored ones.
 """
 
 import itertools
@@ -42,7 +42,7 @@ tight:  equal to the upper bound; the paper's text does not print epsilons"""
 
 
 class Evidence(NamedTuple):
-    """What figures are drawn from.
+    """The stored results that figures show.
 
     Attributes:
       held: The contents of the store.
@@ -73,11 +73,11 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def find_method(self, name: str) -> Method | None:
-        """Returns the method to show in the place of `name`, a method for one canary in each run.
+        """Returns the method that this point's audits use instead of `name`, or None if there is none.
 
-        With one canary it is this method, with several canaries its counterpart for them. Fresh directions
-        have a known distribution; with them only `assumption_free` has a counterpart. Returns None if there
-        is no counterpart.
+        `name` is a method for runs with one canary, and such audits use it themselves. Audits with several
+        canaries per run use the counterpart for them. Audits of fresh directions only have a counterpart of
+        `assumption_free`.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
@@ -89,14 +89,14 @@ class Point(NamedTuple):
         return None
 
     def findings(self, name: str) -> list[Finding]:
-        """Returns the bound or estimate by `find_method(name)` for each stored seed; [] without a method."""
+        """Returns each stored seed's bound or estimate by `find_method(name)`, or [] if that is None."""
         method = self.find_method(name)
         if method is None:
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
     def spread(self, name: str) -> tuple[float, float, float]:
-        """Returns the mean, smallest and largest epsilon of `findings(name)`; NaN without a method."""
+        """Returns the mean, smallest and largest epsilon of `findings(name)`, or NaN if there are none."""
         epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
         return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
@@ -142,10 +142,10 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    Scores that cannot be read or do not allow a conclusion are left out and reported on stderr.
+    It reports scores that it cannot read or that do not allow a conclusion on stderr, and leaves them out.
     """
     conclusions: Audits = {}
-    # Cells of several figures may share an audit, so each audit is concluded once.
+    # Cells of several figures may share an audit, so each audit is concluded only once.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -159,15 +159,16 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    Audits without a conclusion in `by_setting` are missing. A point may have no conclusion at all.
+    `by_setting` has the conclusions. A point leaves out missing conclusions, and may have none at all.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
-    for place, group in places.items():
-        found = [by_setting.get((cell.setting, cell.runs)) for cell in group]
-        all_points.append(Point(*place, tuple(group), tuple(filter(None, found))))
+    for (panel, series, x), group in places.items():
+        conclusions = [by_setting.get((cell.setting, cell.runs)) for cell in group]
+        point = Point(panel, series, x, tuple(group), tuple(filter(None, conclusions)))
+        all_points.append(point)
     return all_points
 
 
@@ -176,7 +177,11 @@ def make_rows(
 ) -> Iterator[Record]:
     """Yields the record of each point, with the fields of `make_table`.
 
-    Every point has a conclusion. `claims` are the paper's claims, and `delta` is that of the predictions.
+    Args:
+      sweep: The sweep of the points.
+      points: The points, each with at least one conclusion.
+      claims: The paper's claims.
+      delta: The delta of predicted epsilons.
     """
     for point in points:
         cells = point.cells
@@ -184,8 +189,9 @@ def make_rows(
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # "GC-S, noisy per step" becomes "GC-S", since the variant does not fit in the line.
-            label = f"{label.split(',')[0]}, {sweep.axis.symbol} = {point.x:g}"
+            # The variant in "GC-S, noisy per step" would not fit in the line, so the label is "GC-S, k = 1".
+            name_without_variant = label.split(",")[0]
+            label = f"{name_without_variant}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
         row = {
             "heading": f"{heading}\n  {point.panel}; upper bound {at_most(upper_bound, 2)}",
@@ -204,47 +210,52 @@ def make_rows(
             "predicted": point.predicted(delta),
             "upper_bound": upper_bound,
         }
-        if len(cells) == 1:  # an interval is from a single audit
+        if len(cells) == 1:  # the interval belongs to a single audit
             interval_low, interval_high = point.interval()
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
             shown = point.find_method(name)
-            # A counterpart with other assumptions gets a column of its own.
+            mean, _, _ = point.spread(name)
+            # A counterpart with other assumptions gets its own column.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
-            row.setdefault(name, point.spread(name)[0])
-        claim_for_all_x = claims.get((sweep.name, point.series, None), ())
-        claim = claims.get((sweep.name, point.series, point.x), claim_for_all_x)
-        yield row | dict(zip(("paper_says", "paper_section"), claim, strict=False))
+            row.setdefault(name, mean)
+        for x in (None, point.x):  # None for a claim about every x
+            claim = claims.get((sweep.name, point.series, x), ())
+            row |= dict(zip(("paper_says", "paper_section"), claim, strict=False))
+        yield row
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns the table of at least one row of `make_rows`. Its CSV has more columns than its text."""
+    """Returns the table of at least one row of `make_rows`. Its CSV has more columns than its text.
+
+    `level` is the delta and the confidence of all bounds.
+    """
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
-        Column(None, itemgetter("label"), "", width=27, left=True),
+        Column(value=itemgetter("label"), head="", width=27, left=True),
         *map(field, names),
-        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), 5),
-        field(f"{IF_GAUSSIAN}_min", "least", rounded_down, 5),
-        field(f"{IF_GAUSSIAN}_max", "most", rounded_down, 5),
-        field("epsilon_low", "from", rounded_down, 5),
-        field("epsilon_high", "to", partial(at_most, decimals=1), 5),
+        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
+        field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
+        field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),
+        field("epsilon_low", "from", rounded_down, width=5),
+        field("epsilon_high", "to", partial(at_most, decimals=1), width=5),
     ]
     last = [
-        field("predicted", "pred.", ".2f", 6),
+        field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
         field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
-    # The remaining fields are bounds and estimates by other methods, which depend on the audits.
+    # The remaining fields are results of other methods, which depend on the audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
-    # Bounds come before estimates.
-    no_bounds = {
-        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
-    }
-    others.sort(key=no_bounds.__contains__)
+    estimates = []
+    for name, method in estimate.METHODS.items():
+        if method.assumes.word == NO_BOUND:
+            estimates.append(name)
+    others.sort(key=estimates.__contains__)  # bounds first, since False sorts before True
     return Table(
         [*columns, *map(field, others), *last],
         rows,

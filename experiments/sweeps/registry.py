@@ -28,12 +28,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figure and table from its stored cells.
+    """Draws a sweep's figure and table from its stored cells, by `draw` in the paper's module `figures`.
 
-    The function `draw` in the paper's module `figures` does this. The module is imported only here, since it
-    loads matplotlib.
+    The function imports this module late, since the module loads matplotlib.
     """
-    # Names are the same at every scale, and the smallest scale has the fewest cells.
+    # A sweep has the same name at each scale. We search the smallest scale, which has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
@@ -53,4 +52,5 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    return [all_sweeps[name] for name in dict.fromkeys(names)]  # each name once
+    distinct_names = dict.fromkeys(names)
+    return [all_sweeps[name] for name in distinct_names]

@@ -184,10 +184,6 @@ def test_figures_are_written_and_what_is_missing_is_said(run_command, tmp_path):
     assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
     said = process.stderr.splitlines()
-    train = f"to train them: ./run.sh sweep --name=figure_1c --scale=smoke --out={tmp_path}"
-    assert said == [
-        "figure_1c: 1 cell is missing",
-        "not drawn because cells are missing: figure_8",
-        train,
-    ]
+    sweep = f"./run.sh sweep --name=figure_1c,figure_8 --scale=smoke --out={tmp_path}"
+    assert said == ["missing cells: 1 of figure_1c, 3 of figure_8", f"to train them: {sweep}"]
     assert "values have no meaning" in process.stdout
