@@ -205,24 +205,21 @@ def _wrap(
     return OwnModel(shared, dataset, name, computes, draws)
 
 
-def audited(
-    own: OwnModel, fields: dict[str, Any], runs: int, out: Path, level: Level
-) -> driver.Finished:
-    """Audits a custom model: trains the missing runs, concludes, and writes the figure and the page.
+def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
+    """Returns the request for an audit of a custom model.
 
     Args:
       own: the model with its data.
       fields: the settings. `adversary` is a name or an `Adversary`. `lipschitz` has the guaranteed Lipschitz
         constants of the steps, or is "measured"; `rehearsals` is the number of runs to measure.
       runs: the number of models to train.
-      out: the folder of all stores.
       level: the delta and the confidence of the bounds.
 
     Raises:
       InputError: the settings, the adversary, the constants and the model do not fit together.
     """
     constants = fields.pop("lipschitz", None)
-    rehearsed = fields.pop("rehearsals", None)
+    rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
     adversary = None
     if isinstance(fields["adversary"], Adversary):
@@ -234,67 +231,96 @@ def audited(
         own.draws or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    if rehearsed is not None:
-        lipschitz.require_rehearsals(constants, rehearsed)
-    is_measured = isinstance(constants, str) and constants == MEASURED
-    guaranteed = None
-    if constants is not None:
-        # Before constants are measured, any number shows whether the setting has a bound.
-        guaranteed = Steps(1.0 if is_measured else constants, "as its author vouches")
-        bound = lipschitz.hidden_state(setting, level.delta, guaranteed, own_model=True)
-        reason = bound if isinstance(bound, str) else ""
-        if adversary is not None:
-            reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
-        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
+    if rehearsals is not None:
+        lipschitz.require_rehearsals(constants, rehearsals)
 
-    trained = functools.cache(partial(_make_trainee, own))  # slow, and only needed to train
-
-    def make(dataset: Dataset) -> Game:
-        """Returns the game of the setting on these data."""
-        return build.build(setting, dataset, trained(), adversary)
-
-    def describe(dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training, by name, and what a custom adversary sees."""
-        described = build.provenance(dataset)
-        if adversary is not None:
-            described["view"] = describe_view(adversary.observer is not None)
-        return described
-
-    def find_steps(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps if they are known, and writes them to the store.
-
-        Stored constants that this version has measured are used even if this audit does not ask for them.
-        """
-        if is_measured:
-            clipped_sum = build.make_dpsgd(setting, trained()).clipped_sum
-            count = rehearsed or lipschitz.USUAL
-            return measuring.measure(store, setting, make(own.dataset), clipped_sum, count)
-        steps = guaranteed
-        stored = lipschitz.find_current(store)
-        if steps is None and stored is not None and stored.runs:
-            steps = stored
-        lipschitz.keep(store, steps)
-        return steps
-
-    recipe = driver.GameRecipe(own.computes, make, describe)
-    request = driver.Request(
+    training = _Training(own, setting, adversary)
+    find_steps = _keep_earlier_steps
+    if isinstance(constants, str) and constants == MEASURED:
+        training.require_covered(level.delta, Steps(1.0, "any constant, to test for coverage"))
+        find_steps = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
+    elif constants is not None:
+        guaranteed = Steps(constants, "as its author vouches")
+        training.require_covered(level.delta, guaranteed)
+        find_steps = partial(_keep_steps, guaranteed)
+    recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
+    return driver.Request(
         setting, own.dataset, runs, recipe, level, find_steps, model=own.computes
     )
-    finished = driver.audit(request, out)
-    driver.keep(finished, figure=True, page=True)
-    return finished
 
 
-def _make_trainee(own: OwnModel) -> Trainee:
-    """Returns a custom model with its number of classes and its fastest correct clipping strategy."""
-    labels = own.dataset.labels
-    classes = 0
-    if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() >= 1:
-        classes = int(labels.max()) + 1
-    clipping = "per_example"  # the layers of a loss are unknown
-    if own.draws:  # a module
-        clipping = _find_strategy(own.model, own.dataset)
-    return Trainee(own.model, classes, clipping)
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """The training of a custom model.
+
+    Attributes:
+      own: the model with its data.
+      setting: the setting.
+      adversary: a custom adversary; None for the setting's adversary.
+    """
+
+    own: OwnModel
+    setting: Setting
+    adversary: Adversary | None
+
+    @functools.cached_property
+    def trainee(self) -> Trainee:
+        """Returns the model with its number of classes and its fastest correct clipping strategy.
+
+        It takes seconds to find the strategy, so we only do it to train, and once.
+        """
+        model = self.own.model
+        labels = self.own.dataset.labels
+        is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+        classes = 0
+        if is_whole and labels.min() >= 0 and labels.max() >= 1:
+            classes = int(labels.max()) + 1
+        clipping = "per_example"  # the other strategies need a module's layers
+        if model.module is not None:
+            clipping = _find_strategy(model, self.own.dataset)
+        return Trainee(model, classes, clipping)
+
+    def make_game(self, dataset: Dataset) -> Game:
+        """Returns the game of the setting on these data."""
+        return build.build(self.setting, dataset, self.trainee, self.adversary)
+
+    def describe(self, dataset: Dataset) -> dict[str, Any]:
+        """Returns the provenance of the training, by name, and what a custom adversary sees."""
+        described = build.provenance(dataset)
+        if self.adversary is not None:
+            described["view"] = describe_view(self.adversary.observer is not None)
+        return described
+
+    def require_covered(self, delta: float, steps: Steps) -> None:
+        """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
+        bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
+        reason = bound if isinstance(bound, str) else ""
+        if self.adversary is not None:
+            parameters = self.own.model.n_parameters
+            reason = reason or _why_adversary_uncovered(self.adversary, parameters)
+        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
+
+    def measure_steps(self, store: Store, rehearsals: int) -> Steps:
+        """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
+        game = self.make_game(self.own.dataset)
+        clipped_sum = build.make_dpsgd(self.setting, self.trainee).clipped_sum
+        return measuring.measure(store, self.setting, game, clipped_sum, rehearsals)
+
+
+def _keep_steps(steps: Steps | None, store: Store) -> Steps | None:
+    """Writes the Lipschitz constants of an audit's steps to its store, for its pages, and returns them."""
+    lipschitz.keep(store, steps)
+    return steps
+
+
+def _keep_earlier_steps(store: Store) -> Steps | None:
+    """Returns a store's Lipschitz constants if an earlier audit measured them; else deletes them.
+
+    Guaranteed constants are only valid for the audit whose author gives them.
+    """
+    stored = lipschitz.find_current(store)
+    is_measured = stored is not None and stored.runs > 0
+    return _keep_steps(stored if is_measured else None, store)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
