@@ -312,7 +312,9 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     from audit.storage import score_files
 
     if isinstance(scores_in, given.Evidence):
-        require(scores_out is None, f"`scores_out` does not go with {type(scores_in).__name__}: drop it")
+        require(
+            scores_out is None, f"`scores_out` does not go with {type(scores_in).__name__}: drop it"
+        )
         return scores_in
     if scores_out is not None:
         return given.two_worlds(scores_in, scores_out)

@@ -198,7 +198,7 @@ plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
 landscape --sigmas=0 | --sigmas=0: give numbers from 1e-06 to 1e+09
 landscape --batch_sizes=1.5 | give whole numbers
-federated --model=fcnn --data=housing.csv | --model=fcnn cannot be trained so: clients only get images
+federated --model=fcnn --data=housing.csv | --model=fcnn does not train on clients: choose one of
 federated --model=linear --data=images.npz --clients=41 | --clients must be between 1 and 40
 canife --data=nowhere.npz | nowhere.npz
 """
