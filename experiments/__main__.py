@@ -64,7 +64,9 @@ def _python(arguments: Sequence[str]) -> int:
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == script]
-        return _report_error(f"{script} line {lines[-1]}: {error}")  # the innermost line of the script
+        return _report_error(
+            f"{script} line {lines[-1]}: {error}"
+        )  # the innermost line of the script
     return 0
 
 

@@ -52,7 +52,9 @@ def federated_task(model: str) -> FederatedTask:
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     """Returns the row of a model; raises InputError if no model of this name trains on such data."""
     choices = ", ".join(rows)
-    require(model in rows, f"`model={model}` does not train on {trains_on}: choose one of {choices}")
+    require(
+        model in rows, f"`model={model}` does not train on {trains_on}: choose one of {choices}"
+    )
     return rows[model]
 
 
