@@ -106,7 +106,7 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients; 0 means a client per image."""
+    """Loads images, and deals those for training to `setting.clients` clients; 0 means one per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
