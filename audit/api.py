@@ -1,6 +1,7 @@
 """The public functions for audits and lower bounds. They only print progress."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -261,11 +262,9 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
-    rows = itertools.product(*vary.values())
-    combinations = [dict(zip(vary, row, strict=True)) for row in rows]
-    count = len(combinations)
+    count = math.prod(map(len, vary.values()))
     require(count <= MAX_AUDITS, f"`vary` must give at most {MAX_AUDITS:,} audits, got {count:,}")
-    return combinations
+    return [dict(zip(vary, row, strict=True)) for row in itertools.product(*vary.values())]
 
 
 def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
@@ -318,11 +317,11 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
         return scores_in
     if scores_out is not None:
         return given.two_worlds(scores_in, scores_out)
-    is_table = hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__")
     missing = (
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
         "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)"
     )
+    is_table = hasattr(scores_in, "columns")
     require(is_table, missing)
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 

@@ -34,8 +34,8 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     Every step adds the canaries to the sum of clipped gradients. A canary is a random direction of norm C.
 
     Args:
-      run: The number of the run. Together with SEED it determines the directions.
-      present: True to add canaries and noise. False for a rehearsal without both.
+      run: The index of the run. Together with SEED it determines the directions.
+      present: True to add canaries and noise. False for a rehearsal, which has neither.
       data: Features (N, 64) and labels (N,), in the order of the mini-batches.
 
     Returns:
@@ -44,7 +44,7 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # a different seed in every run, as a signed integer
+    noise_seed = torch.seed() % 2**63  # differs between runs; `manual_seed` takes a signed integer
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
