@@ -14,6 +14,7 @@ from audit.runtime import installed
 
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
+_EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages that examples import
 # Commands that start a process for each core. Each process then uses one thread for matrix products.
 _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
@@ -52,7 +53,7 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder is last in the search path, so a models.py next to the script does not replace ours.
-    For an InputError it prints one line with the script's line number, and returns status 2.
+    For an InputError, or a missing package of the examples, it prints one line and returns status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():
@@ -61,6 +62,11 @@ def _python(arguments: Sequence[str]) -> int:
     sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
         runpy.run_path(script, run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name not in _EXAMPLES_PACKAGES:
+            raise
+        install = installed.pip_install(str(error.name))
+        return _report_error(f"{script} needs {error.name}, which is not installed: {install}")
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == script]
