@@ -140,7 +140,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
         return loss(unravel(theta), labelled)
 
     def make(example: Array) -> Model:
-        """Returns the model over a flat vector of parameters; every run begins at params."""
+        """Returns the model over a flat vector of parameters. Every run begins at params, for any example."""
         return Model(
             n_parameters=theta_0.size,
             init=lambda key: jnp.asarray(theta_0),
@@ -361,6 +361,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """
     # The adversary is named after the function that defines `init`: "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
+    # The limits of the setting's field `canaries`.
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
     # JAX reuses earlier traces of the same function object. But a function may read a variable that has

@@ -51,9 +51,11 @@ def load_shakespeare(sources: Sources) -> Clients:
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
     require(cut_texts, f"{source} has no role with {MIN_CHARACTERS} characters: give a longer text")
-    features, labels = map(np.concatenate, zip(*cut_texts, strict=True))
-    sequences = [len(role_features) for role_features, _ in cut_texts]
-    owners = np.repeat(np.arange(len(sequences)), sequences)
+    role_features, role_labels = zip(*cut_texts, strict=True)
+    features = np.concatenate(role_features)
+    labels = np.concatenate(role_labels)
+    sizes = [len(sequences) for sequences in role_features]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
     return dealt(Dataset(features, labels, source, checksum), owners)
 
 
