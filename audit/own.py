@@ -21,13 +21,12 @@ from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, 
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
-from audit.settings.fields import declared
 from audit.settings.make import make_setting
 from audit.settings.setting import Setting, validate
 from audit.storage.store import Store
@@ -232,12 +231,12 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     training = _Training(own, setting, adversary)
     find_steps = _keep_earlier_steps
     if isinstance(constants, str) and constants == MEASURED:
-        training.require_covered(level.delta, Steps(1.0, "any constant, to test for coverage"))
         find_steps = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
+        constants = 1.0  # before they are measured, any number shows whether there is a bound
     elif constants is not None:
-        guaranteed = Steps(constants, "as its author vouches")
-        training.require_covered(level.delta, guaranteed)
-        find_steps = partial(_keep_steps, guaranteed)
+        find_steps = partial(_keep_steps, Steps(constants, "as its author vouches"))
+    if constants is not None:
+        training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
     return driver.Request(setting, own.dataset, runs, recipe, level, find_steps, model=own.computes)
 
@@ -284,8 +283,9 @@ class _Training:
             described["view"] = describe_view(self.adversary.observer is not None)
         return described
 
-    def require_covered(self, delta: float, steps: Steps) -> None:
+    def require_covered(self, delta: float, constants: ArrayLike) -> None:
         """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
+        steps = Steps(constants, reason="given")
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
         reason = bound if isinstance(bound, str) else ""
         if self.adversary is not None:
@@ -361,8 +361,6 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """
     # The adversary is named after the function that defines `init`: "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # The limits of the setting's field `canaries`.
-    declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
     # JAX reuses earlier traces of the same function object. But a function may read a variable that has
     # changed, so we wrap it in an object that JAX has not seen.
