@@ -83,7 +83,7 @@ def _replace_infinities(value: Any) -> Any:
         return [_replace_infinities(item) for item in value]
     # Integers are finite, and may be too large for `math.isfinite`.
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        return finite(value)
+        return finite(float(value))
     return value
 
 
