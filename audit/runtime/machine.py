@@ -62,9 +62,9 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         jax.local_devices()
     # JAX raises AssertionError if CUDA is requested and not installed.
     except (RuntimeError, AssertionError) as error:
-        problem = f"JAX finds no device with JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
-        fix = "unset it, or set it to cpu"
-        raise InputError(f"{problem}: {fix} ({shown(str(error))})") from None
+        problem = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        reason = shown(str(error)) or "JAX finds no such device"
+        raise InputError(f"{problem}: {reason}; unset it, or set it to cpu") from None
 
 
 # (the number of runs trained since the last call, which may be a fraction)
