@@ -53,7 +53,8 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     """Returns the row of a model; raises InputError if no model of this name trains on such data."""
     choices = ", ".join(rows)
     require(
-        model in rows, f"`model={model}` does not train on {trains_on}: choose one of {choices}"
+        model in rows,
+        f"`model={model}` is not a model that trains on {trains_on}: choose one of {choices}",
     )
     return rows[model]
 
