@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds Python, makes an environment from requirements.lock at the first start, and hands over to it.
-# Until Python runs, a later start reads a few files and calls almost nothing: keep it so.
+# Finds Python, makes an environment from requirements.lock at the first start, and runs python -m experiments in it.
+# Later starts must be fast, so they only read a few files before they run Python.
 set -euo pipefail
 
 self=${BASH_SOURCE[0]}
@@ -9,18 +9,18 @@ if [[ $self != */* ]]; then self=./$self; fi
 here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
-always=train,zoo # extras that every command gets; the lock's section core has their packages
-stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
+always=train,zoo # the extras of every command; the lock's section core has their packages
+stamp=$venv/.run-sh # a description of the environment (`made_from`); empty during the installation
 python='' version='' extras=''
 unset PYTHONHOME
-export PYTHONPATH=$here # alone: neither a cluster's modules nor the user's folder shadow a library of ours
+export PYTHONPATH=$here # without the user's PYTHONPATH, whose modules could replace our libraries
 
 die() {
   printf 'run.sh: %s\n' "$*" >&2
   exit 2
 }
 
-version_of() { # prints 3.11, if $1 runs, is that or newer, and can make an environment
+version_of() { # prints the version of the Python $1, such as 3.11; fails if it is older or cannot make environments
   "$1" -ISc 'import sys, venv, ensurepip; v = sys.version_info[:2]
 print("%d.%d" % v) if v >= (3, 11) else sys.exit(1)' 2>/dev/null
 }
@@ -37,7 +37,7 @@ add_extra() { if [[ $extras != *$1* ]]; then extras+=,$1; fi; }
 
 is_installed() { compgen -G "$venv/lib/python*/site-packages/$1" >/dev/null; }
 
-find_extras() { # sets extras: what the command needs, and what is installed already
+find_extras() { # sets extras: those that are installed, and those that the command needs
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
     test | lint) add_extra test ;;
@@ -47,7 +47,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
     ray) add_extra ray ;;
   esac
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|train)\  ]] && ! is_installed opacus; then
-    add_extra opacus # unless it is there: a build of PyTorch for CPUs alone is a tenth of the size
+    add_extra opacus # not if the user has installed it, maybe with the smaller PyTorch for CPUs
   fi
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then
     add_extra peers
@@ -70,12 +70,12 @@ lacks_extras_only() { [[ -s $stamp && $(tail -n +2 "$stamp") == "$(made_from | t
 
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
-install_locked() { # files of the lock's hashes alone, of these comma-separated sections; more is for pip
+install_locked() { # installs the comma-separated sections $1 of the lock, with its hashes; pip gets more arguments
   awk -v names=",$1," '/^# section: / { wanted = index(names, "," $3 ",") } wanted' "$here/requirements.lock" \
     >"$venv/locked.txt" && run_pip --require-hashes --no-build-isolation -r "$venv/locked.txt" "${@:2}"
 }
 
-install() { # with a python, a new environment first; removes nothing that run.sh did not make
+install() { # installs the extras; if python is set, makes a new environment first, and keeps the user's files in $venv
   : >"$stamp"
   if [[ -n $python ]]; then
     rm -rf -- "$venv"/{bin,include,lib,lib64,share,pyvenv.cfg}
@@ -86,7 +86,7 @@ install() { # with a python, a new environment first; removes nothing that run.s
     run_pip --no-index --no-build-isolation -e ".[$always$usual]" # fails where the lock lacks a package
 }
 
-set_up() ( # one start at a time: the lock on the folder goes with this subshell
+set_up() ( # makes or updates the environment; the end of this subshell releases its lock on the folder
   trap 'exit 130' INT
   if command -v flock >/dev/null; then flock 9; fi
   find_extras "$@"
@@ -102,7 +102,7 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
   fi
   if [[ -s $stamp && $(version_of "$venv/bin/python") == "$version" ]] &&
     "$venv/bin/python" -Ic 'import pip' 2>/dev/null; then
-    python='' # it lacks packages, no more
+    python='' # the environment only needs more packages
   elif [[ -z $python ]]; then find_python; fi
   if ! install >"$venv/set-up.log" 2>&1; then
     why=$(sed -n 's/^ *ERROR: /pip: /p' "$venv/set-up.log" | tail -n 1)
@@ -112,18 +112,19 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
 ) 9<"$venv"
 
 if [[ -n ${PYTHON:-} || ! -s $stamp ]] || ! version=$(version_of "$venv/bin/python"); then find_python; fi
-if [[ ${1-} =~ ^(help|-h|--help|--version)$ && $# == 1 ]]; then # which install nothing
+if [[ ${1-} =~ ^(help|-h|--help|--version)$ && $# == 1 ]]; then # these need no environment
   exec "${python:-$venv/bin/python}" -P -m experiments "$@"
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
-  if lacks_extras_only && [[ ! ${1-} =~ ^(|python|ray|test|lint|docs)$ ]]; then # whose flags can be read already
+  # Report wrong flags before a long installation. These commands do not have flags of their own.
+  if lacks_extras_only && [[ ! ${1-} =~ ^(|python|ray|test|lint|docs)$ ]]; then
     AUDIT_ONLY_FLAGS=1 "$venv/bin/python" -P -m experiments "$@" || exit
   fi
   mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"
   set_up "${@:-audit}"
 fi
 if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_token} ]]; then
-  export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
+  export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself only does so at a cluster's head
 fi
 exec "$venv/bin/python" -P -m experiments "$@"

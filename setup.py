@@ -1,6 +1,6 @@
-"""Has setuptools build in a temporary folder, so that `pip install .` leaves no file in the clone.
+"""Makes setuptools build in a temporary folder, so `pip install .` does not leave files in the clone.
 
-All metadata is in setup.cfg. Source distributions are made in place, with the metadata that lies in the tree.
+All metadata is in setup.cfg. A source distribution is made in place, because it includes the tree's metadata.
 """
 
 import sys

@@ -1,15 +1,15 @@
 """The public functions for audits and lower bounds. They only print progress."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
 from audit.runtime import installed
-from audit.runtime.installed import TRAIN
 from audit.written import Level
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
-    from audit.training.driver import Finished
+    from audit.own import OwnModel
+    from audit.training.driver import Request
 
 MAX_AUDITS = 1000  # in a grid
 
@@ -113,10 +114,13 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
-    level = {"delta": delta, "confidence": confidence}
-    if "vary" in settings:
-        return _audit_grid(partial(audit, model, runs=runs, out=out, data=data, **level), settings)
-    request = _read_request("audit", runs, out, level, installed.ZOO)
+    installed.require_training_libraries("audit", installed.ZOO)
+    settings |= {"runs": runs, "out": out, "delta": delta, "confidence": confidence, "data": data}
+    return _audit_each(partial(_audit_task, model), settings)
+
+
+def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
+    """Returns the audit of one of the repository's models; `audit` has the arguments and errors."""
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.settings import make
@@ -126,31 +130,22 @@ def audit(
     from audit.training import driver
 
     sources = Sources(None if data is None else str(path("data", data)))
-    # Models have different defaults.
+    # The default number of insertions depends on the model. With `sampler`, the number of steps decides it.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
         from audit import own
 
         row = task.task(model)
-        wrapped = own.wrap_task(row, row.data.load(sources))
-        return _make_result(partial(own.audited, wrapped, settings, *request), request)
+        return _audit_custom(own.wrap_task(row, row.data.load(sources)), **settings)
+    runs, out, level = _pop_request(settings)
     lipschitz = settings.pop("lipschitz", None)
-    rehearsed = settings.pop("rehearsals", None)
+    rehearsals = settings.pop("rehearsals", None)
     setting = make.setting_of(model, **settings)
-    validate(setting, request.runs, request.level.delta)
-    rehearsed = count_rehearsals(setting, lipschitz, rehearsed)
-
+    validate(setting, runs, level.delta)
+    rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
     dataset = task.task(model).data.load(sources)
-    audit_request = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
-
-    def train() -> "Finished":
-        """Trains the missing runs, concludes, and writes the conclusion."""
-        finished = driver.audit(audit_request, request.out)
-        driver.keep(finished)
-        return finished
-
-    return _make_result(train, request)
+    return _run(driver.make_request(setting, dataset, runs, level, rehearsals), out)
 
 
 def audit_model(
@@ -199,10 +194,12 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
+    installed.require_training_libraries("audit_model")
+    from audit import own
+
+    model = own.wrap_module(module, criterion, features, labels)
     settings |= {"runs": runs, "adversary": adversary, "out": out}
-    return _audit_custom(
-        audit_model, "wrap_module", (module, criterion, features, labels), settings
-    )
+    return _audit_each(partial(_audit_custom, model), settings)
 
 
 def audit_loss(
@@ -244,35 +241,20 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    settings |= {"runs": runs, "adversary": adversary, "out": out}
-    return _audit_custom(audit_loss, "wrap_loss", (loss, params, features, labels), settings)
-
-
-def _audit_custom(
-    function: Callable[..., Result],
-    wrapper: str,
-    arguments: tuple[Any, ...],
-    settings: dict[str, Any],
-) -> Result:
-    """Returns the audit of a custom model, or with `vary` in the settings a `Grid`.
-
-    Args:
-      function: the public function that was called, for the audits of a grid.
-      wrapper: the name of the function of `audit.own` that makes the model from `arguments`. That module
-        loads JAX, so we only import it once we know that JAX is installed.
-      arguments: the model and its data, as the public function got them.
-      settings: the keywords of the public function, with `runs`, `adversary` and `out`.
-
-    Raises:
-      InputError: the model, data or setting cannot be audited.
-    """
-    if "vary" in settings:
-        return _audit_grid(partial(function, *arguments), settings)
-    request = _read_request(function.__name__, settings.pop("runs"), settings.pop("out"), settings)
+    installed.require_training_libraries("audit_loss")
     from audit import own
 
-    model = getattr(own, wrapper)(*arguments)
-    return _make_result(partial(own.audited, model, settings, *request), request)
+    model = own.wrap_loss(loss, params, features, labels)
+    settings |= {"runs": runs, "adversary": adversary, "out": out}
+    return _audit_each(partial(_audit_custom, model), settings)
+
+
+def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
+    """Returns the audit of a custom model; `audit_model` has the settings and errors."""
+    from audit import own
+
+    runs, out, level = _pop_request(settings)
+    return _run(own.make_request(model, settings, runs, level), out)
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -280,29 +262,29 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
-    rows = itertools.product(*vary.values())
-    combinations = [dict(zip(vary, row, strict=True)) for row in rows]
-    count = len(combinations)
+    count = math.prod(map(len, vary.values()))
     require(count <= MAX_AUDITS, f"`vary` must give at most {MAX_AUDITS:,} audits, got {count:,}")
-    return combinations
+    return [dict(zip(vary, row, strict=True)) for row in itertools.product(*vary.values())]
 
 
-def _audit_grid(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
-    """Returns the `Grid` of audits of all combinations of settings; the last setting changes fastest.
+def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
+    """Returns audit_one(**settings), or with the setting `vary` the `Grid` of all combinations of its values.
 
     Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
     and the clipping norm do not change shapes, nor does k if the number of steps is the same.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.
-      settings: the settings that all audits share, and `vary`: lists of values, by setting.
+      settings: the settings that all audits share, and maybe `vary`: lists of values, by setting.
 
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
     """
+    if "vary" not in settings:
+        return audit_one(**settings)
     vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
-    require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
+    require(vary, "`vary` is empty: give lists of values by setting")
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
@@ -328,56 +310,33 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     from audit.evidence import given
     from audit.storage import score_files
 
-    if scores_out is not None:
-        require(
-            not isinstance(scores_in, given.Evidence),
-            "`scores_out` requires scores of runs with the canary in `scores_in`: drop it",
-        )
-        return given.two_worlds(scores_in, scores_out)
     if isinstance(scores_in, given.Evidence):
+        require(
+            scores_out is None, f"`scores_out` does not go with {type(scores_in).__name__}: drop it"
+        )
         return scores_in
-    is_table = hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__")
+    if scores_out is not None:
+        return given.two_worlds(scores_in, scores_out)
     missing = (
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
         "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)"
     )
+    is_table = hasattr(scores_in, "columns")
     require(is_table, missing)
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 
 
-class _Request(NamedTuple):
-    """The checked arguments that all audits share: the number of runs, the folder of results, the level."""
+def _pop_request(settings: dict[str, Any]) -> tuple[int, Path, Level]:
+    """Removes `runs`, `out`, `delta` and `confidence` from settings, and returns (runs, out, level), checked.
 
-    runs: int
-    out: Path
-    level: Level
-
-
-def _read_request(
-    function: str,
-    runs: int,
-    out: str | Path,
-    settings: dict[str, Any],
-    extras: str = TRAIN,
-) -> _Request:
-    """Returns the checked arguments that all audits share.
-
-    Args:
-      function: the name of the public function, for messages.
-      runs: the number of models to train.
-      out: the folder of the results.
-      settings: the user's settings. `delta` and `confidence` are removed from them.
-      extras: the package's extras with the libraries that the function needs.
-
-    Raises:
-      InputError: a value is out of range, or a library is not installed.
+    Raises InputError if one of them is out of range.
     """
-    installed.require_training_libraries(function, extras)
     from audit.laws import conversions
 
     level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
     conversions.require_levels(*level)
-    return _Request(number("runs", runs, int), path("out", out), level)
+    runs = number("runs", settings.pop("runs"), int)
+    return runs, path("out", settings.pop("out")), level
 
 
 def _read_level(delta: float, confidence: float) -> Level:
@@ -385,14 +344,20 @@ def _read_level(delta: float, confidence: float) -> Level:
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
-def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
-    """Calls a function that makes an audit, with matrix products in full float32; returns its result."""
+def _run(request: "Request", out: Path) -> Result:
+    """Runs an audit and writes its conclusion to a folder in `out`, for custom models with figure and page.
+
+    Matrix products are in full float32, whatever the user's default precision.
+    """
     import jax
 
     from audit.report import subjects
+    from audit.training import driver
 
+    is_custom = request.model is not None
     with jax.default_matmul_precision("float32"):
-        finished = audit()
+        finished = driver.audit(request, out)
+        driver.keep(finished, figure=is_custom, page=is_custom)
     folder = finished.store.path
     subject = partial(subjects.describe_setting, folder, *request.level, request.runs)
     return Result(finished.conclusion, subject, folder)

@@ -47,7 +47,7 @@ from audit.one_run import (
 
 Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
-_ROOT = 2  # the number of the random stream; `audit.one_run` uses 0 and 1 under the same seed
+_STREAM = 2  # with it, directions differ from draws of `audit.one_run`, which uses 0 and 1, under one seed
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
@@ -75,13 +75,14 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     It is the sum of their directions, each scaled to `norm`, the clipping norm. The other arguments are those
     of `canaries`.
     """
-    length = number("norm", norm, float)
-    require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
+    norm = number("norm", norm, float)
+    require(0 < norm < np.inf, f"`norm={norm:g}`: give the clipping norm, more than 0")
+    # We add in place, because a canary of a large model takes gigabytes.
     unit_vectors = canaries(seed, run, count, dimension)
-    total = next(unit_vectors)  # one array in memory, not all
+    total = next(unit_vectors)
     for vector in unit_vectors:
         total += vector
-    return length * total
+    return norm * total
 
 
 def cosines(
@@ -89,7 +90,7 @@ def cosines(
 ) -> Array:
     """Returns the cosines (count,) of a run's directions with the model's displacement.
 
-    Insertion increases a direction's cosine. The function takes `count` times 64 kB of memory, and for
+    Insertion increases a direction's cosine. The function uses `count` times 64 kB of memory, and for
     leave-one-out a few matrices (count, count).
 
     Args:
@@ -97,8 +98,8 @@ def cosines(
         cosines: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
         updates.
       seed, run, count: as in `canaries`.
-      leave_one_out: if True, the other directions are projected out of the displacement before each cosine
-        (`audit.evidence.leave_one_out`); needs count < dimension.
+      leave_one_out: True to project the other directions out of the displacement before each cosine
+        (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:
       InputError: the displacement is not a finite vector, or is 0.
@@ -111,7 +112,8 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # All directions together, (count, dimension), may not fit in memory, so we go block by block.
+    # The matrix of all directions D (count, dimension) may not fit in memory. So we draw a block of its
+    # columns at a time, and add up D @ unit, the squared lengths of rows, and for leave-one-out D @ D.T.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -134,12 +136,12 @@ def cosines(
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields the Gaussian coordinates of a direction that is not yet scaled to length 1, block by block.
+    """Yields the `size` Gaussian coordinates of a direction, before scaling to length 1, block by block.
 
-    A block has at most _BLOCK of the `size` coordinates, and its own random stream.
+    A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        rng = np.random.default_rng([_ROOT, seed, run, index, place])
+        rng = np.random.default_rng([_STREAM, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
 
@@ -149,6 +151,6 @@ def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int
     seed = check_seed(seed)
     run = check_whole_number("run", run, 0, MOST_SEED)
     count = check_whole_number("count", count, 1, MAX_COUNT)
-    # In one dimension every cosine is 1 or -1.
+    # A single dimension is useless, because every cosine is then 1 or -1.
     dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

@@ -19,15 +19,14 @@ def require(condition: object, message: str) -> None:
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
-_SHOWN = 200  # characters
+_MAX_SHOWN = 200  # characters
 
 
 def shown(value: object) -> str:
     """Returns a value as text for an error message: on a single line, cut after 200 characters."""
-    text = " ".join((value if isinstance(value, str) else repr(value)).split())
-    if len(text) <= _SHOWN:
-        return text
-    return f"{text[:_SHOWN]}..."
+    text = value if isinstance(value, str) else repr(value)
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}..."
 
 
 def require_type(name: str, value: object, kind: type) -> None:
@@ -36,9 +35,9 @@ def require_type(name: str, value: object, kind: type) -> None:
     An int is a valid float. A bool is not a valid int or float. `name` is for the message.
     """
     is_whole_float = kind is float and type(value) is int
-    is_allowed_bool = kind is bool or type(value) is not bool
-    if not (is_whole_float or (isinstance(value, kind) and is_allowed_bool)):
-        raise InputError(f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
+    is_wanted = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+    problem = f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}"
+    require(is_whole_float or is_wanted, problem)
 
 
 def plain(value: Any) -> Any:
@@ -48,9 +47,9 @@ def plain(value: Any) -> Any:
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a number of Python, NumPy or JAX as a Python int or float, as `kind` says.
+    """Returns a scalar of Python, NumPy or JAX as a Python number of the type `kind`, int or float.
 
-    Raises InputError if the value has another type; `name` is for the message.
+    An int may become a float. Raises InputError if the value has another type; `name` is for the message.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -62,7 +61,6 @@ def path(name: str, value: Any) -> Path:
 
     Raises InputError for other types, empty strings and null characters; `name` is for the message.
     """
-    is_path = isinstance(value, str | os.PathLike)
-    if is_path and str(value) and "\0" not in str(value):
-        return Path(value)
-    raise InputError(f"`{name}` must be a path, got {shown(value)}")
+    is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
+    require(is_path, f"`{name}` must be a path, got {shown(value)}")
+    return Path(value)

@@ -26,7 +26,8 @@ from audit.evidence import arrays
 Array = NDArray[np.float64]
 MAX_COUNT = 5_000_000  # the largest number of scores in `bound`
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
-_CANARIES = 0  # the numbers of the random streams of canaries and of coins under the same seed
+# Numbers of random streams, so that canaries and coins of the same seed are independent.
+_CANARIES = 0
 _COINS = 1
 MOST_SEED = 2**63 - 1
 
@@ -65,7 +66,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
-    """Returns the cosine of each canary with the displacement, (count,). Taking part increases it.
+    """Returns the cosine of each canary with the displacement, (count,), larger for canaries that took part.
 
     The function draws count * d coordinates, about 10^8 per second.
 
@@ -80,11 +81,7 @@ def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
     """
     unit = check_displacement(displacement)
     size = check_whole_number("count", count, 1, MAX_COUNT)
-    products = []
-    for index in range(size):
-        direction = canary(seed, index, len(unit))
-        products.append(direction @ unit)
-    return np.array(products)
+    return np.array([canary(seed, index, len(unit)) @ unit for index in range(size)])
 
 
 def check_displacement(displacement: ArrayLike) -> Array:
@@ -97,9 +94,8 @@ def check_displacement(displacement: ArrayLike) -> Array:
     require(
         vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
     )
-    size = len(vector)
-    require(size >= 2, f"the displacement has {size} entries: give at least 2")
-    with np.errstate(over="ignore"):  # an infinite length is rejected below
+    require(len(vector) >= 2, f"the displacement has {len(vector)} entries: give at least 2")
+    with np.errstate(over="ignore"):  # we reject an infinite length below
         length = float(np.linalg.norm(vector))
     require(
         np.isfinite(length), "the displacement is not finite, so the run failed: include it as NaN"

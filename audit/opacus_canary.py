@@ -15,7 +15,7 @@ The loader of `make_private` uses Poisson sampling. To sample the canary like an
 sampling_rate=1 / len(loader) here and to `audit.bounds`, with the steps as its insertions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -27,33 +27,37 @@ from torch import Tensor
 from audit import directions
 from audit.errors import number, require
 
-_FLAT = (DPOptimizer, DPOptimizerFastGradientClipping)  # they clip whole gradients, in one process
+# Opacus's optimizers that clip the whole gradient of an example, in a single process.
+_FLAT = (DPOptimizer, DPOptimizerFastGradientClipping)
 
 
 class _InsertingOptimizer(DPOptimizer):
     """The base of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    It shares all attributes with the given optimizer, to which the criterion of ghost clipping has a
-    reference. Raises InputError for an optimizer that clips in parts or in several processes.
+    It replaces an optimizer, whose class may be DPOptimizer or DPOptimizerFastGradientClipping. Raises
+    InputError for other classes, which clip in parts or in several processes.
     """
 
-    def __new__(cls, optimizer: DPOptimizer, *options: Any, **more: Any) -> Self:
-        """Makes an object whose class is a subclass of `cls` and of the given optimizer's class."""
-        kind = type(optimizer)
-        name = kind.__name__
+    def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
+        """Makes an object of a new class that inherits from `cls` and from the optimizer's class."""
+        optimizer_class = type(optimizer)
+        name = optimizer_class.__name__
         fix = "give a DPOptimizer, or one for ghost clipping"
-        require(kind in _FLAT, f"`optimizer={name}` does not clip whole gradients: {fix}")
-        return object.__new__(type(cls.__name__, (cls, kind), {}))
+        require(
+            optimizer_class in _FLAT, f"`optimizer={name}` does not clip whole gradients: {fix}"
+        )
+        return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:
+        """Shares all attributes with the optimizer, because ghost clipping's criterion refers to that one."""
         self.__dict__ = optimizer.__dict__
 
 
 class CanaryOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
 
-    The canary is one more gradient: of length C, the clipping norm, along the first entry of the first
-    parameter. It is inserted once a step, however many physical batches the step has.
+    The canary is one more gradient. Its norm is the clipping norm C, and only its first entry, in the first
+    parameter, is not 0. It is inserted once a step, even if the step has several physical batches.
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
@@ -72,14 +76,14 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Takes the place of the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._start = self._read_first_entry()  # before training
+        self._initial_entry = self._read_first_entry()
 
     def add_noise(self) -> None:
         """Inserts the canary, if the run has it and the step samples it, then adds the noise."""
@@ -89,8 +93,8 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns by how much training has decreased the canary's entry; a canary decreases it."""
-        return self._start - self._read_first_entry()
+        """Returns by how much training decreased the canary's entry; insertion decreases it."""
+        return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
         """Returns the first entry of the first parameter."""
@@ -101,14 +105,14 @@ class CanaryOptimizer(_InsertingOptimizer):
 class DirectionsOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
-    Each direction is one more gradient, of length C, the clipping norm, over all chosen parameters together.
-    They are inserted once a step, however many physical batches the step has. With several data-parallel
-    workers, use it in exactly one of them.
+    Each direction is one more gradient: a vector over all chosen parameters of norm C, the clipping norm. All
+    are inserted once a step, even if the step has several physical batches. With several data-parallel
+    workers, use this optimizer in exactly one of them.
 
     Args:
       optimizer: a `DPOptimizer` with flat or ghost clipping, as `PrivacyEngine.make_private` returns it.
       seed: the seed of all runs' directions, a secret of the auditor.
-      run: the run's index; every run has other directions.
+      run: the run's index; each run has its own directions.
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must not have noise either.
       parameters: the parameters that the directions span, chosen before training; by default all that the
@@ -128,58 +132,42 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Takes the place of the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer; the class describes the arguments."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
-        self._draw = (seed, run, count)
+        self._identity = {
+            "seed": seed,
+            "run": run,
+            "count": count,
+        }  # the arguments that draw the directions
         self._present = present
-        self._steps_taken = 0
-        self._is_moved = False  # True once a step has moved every chosen parameter
-        self._start = self._read_parameters()  # (dimension,) before training
-        total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
-        self._parts = [part.float() for part in self._split(total)]
+        self._theta_0 = self._read_parameters()
+        norm = float(self.max_grad_norm)
+        total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
+        sizes = [parameter.numel() for parameter in self._chosen]
+        self._inserted = (
+            torch.from_numpy(total).float().split(sizes)
+        )  # a part for each chosen parameter
 
     @property
     def dimension(self) -> int:
         """Returns the number of chosen parameters, as `audit.cosines` needs it."""
-        return len(self._start)
+        return len(self._theta_0)
 
     def add_noise(self) -> None:
         """Inserts the directions into the sum of clipped gradients, then adds the noise."""
         if self._present:
-            for parameter, part in zip(self._chosen, self._parts, strict=True):
+            for parameter, part in zip(self._chosen, self._inserted, strict=True):
                 parameter.summed_grad += part.view_as(parameter).to(parameter)
         super().add_noise()
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step.
-
-        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
-        the canaries' directions would be wrong.
-        """
-        learns = any(group["lr"] > 0 for group in self.param_groups)
-        loss: float | None = super().step(closure)
-        if self._is_last_step_skipped:
-            return loss
-        self._steps_taken += 1
-        if self._present and learns and not self._is_moved:
-            moves = self._split(self._read_parameters() - self._start)
-            unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
-            require(
-                not unmoved,
-                f"step {self._steps_taken} does not move parameter {', '.join(unmoved)} of `parameters`: "
-                "choose tensors that the optimizer updates",
-            )
-            self._is_moved = True
-        return loss
 
     def movement(self) -> NDArray[np.float64]:
         """Returns the chosen parameters minus those at the start, (dimension,).
 
         Raises:
-          InputError: this is a rehearsal with noise. If its noise were that of a run, the drift would remove
-            the noise from that run's cosines.
+          InputError: this is a rehearsal with noise. If a run had the same noise, subtracting the rehearsal's
+            movement would remove the noise from the run's cosines.
         """
         noise = self.noise_multiplier
         require(
@@ -187,32 +175,25 @@ class DirectionsOptimizer(_InsertingOptimizer):
             f"a rehearsal with `noise_multiplier={noise}` takes its noise out of every run: rehearse with "
             "noise_multiplier=0",
         )
-        return self._read_parameters() - self._start
+        return self._read_parameters() - self._theta_0
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
-        """Returns the cosines (count,) of the run's directions with its movement: higher means in.
+        """Returns the cosines (count,) of the run's directions with its movement; insertion increases them.
 
         Args:
           drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
             allowed, but cosines are then smaller.
           leave_one_out: if True, the other directions are projected out of the movement before each cosine.
-            Use it if there are more directions than a percent of the dimension, and then also in
-            `audit.cosines`.
+            Use it here and in `audit.cosines` if `count` exceeds a percent of the dimension.
 
         Raises:
           InputError: no parameter has moved, parameters are not finite, or there are too many directions for
             leave-one-out.
         """
         # Steps subtract gradients, so we negate the movement.
-        movement = self._read_parameters() - self._start
+        movement = self._read_parameters() - self._theta_0
         displacement = np.asarray(drift, np.float64) - movement
-        return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
-
-    def _split(self, values: NDArray[np.float64]) -> tuple[Tensor, ...]:
-        """Splits a vector (dimension,) into a part for each chosen parameter."""
-        sizes = [parameter.numel() for parameter in self._chosen]
-        parts: tuple[Tensor, ...] = torch.from_numpy(values).split(sizes)
-        return parts
+        return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns all chosen parameters, (dimension,)."""
@@ -224,11 +205,14 @@ def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
     """Raises InputError unless the chosen parameters are trained, all different, and at least float32."""
     fix = "choose parameters that the optimizer trains"
     require(chosen, f"`parameters` is empty: {fix}")
+    # Tensors compare entry by entry, so we compare their identities.
+    remaining = {id(parameter) for parameter in trained}
     for index, parameter in enumerate(chosen):
-        is_trained = any(parameter is one for one in trained)
-        require(is_trained, f"parameter {index} of `parameters` is not trained: {fix}")
-        is_repeated = any(parameter is one for one in chosen[:index])
-        require(not is_repeated, f"parameter {index} of `parameters` comes twice: give it once")
-        rounds = "rounding hides small updates, so train it in float32"
+        problem = f"parameter {index} of `parameters`"
+        require(
+            id(parameter) in remaining, f"{problem} is not trained, or comes twice: {fix}, once"
+        )
+        remaining.remove(id(parameter))
         is_exact = parameter.dtype in (torch.float32, torch.float64)
-        require(is_exact, f"parameter {index} of `parameters` is {parameter.dtype}: {rounds}")
+        advice = "rounding hides small updates, so train it in float32"
+        require(is_exact, f"{problem} is {parameter.dtype}: {advice}")

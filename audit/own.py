@@ -6,7 +6,6 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,13 +21,12 @@ from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, 
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
-from audit.settings.fields import declared
 from audit.settings.make import make_setting
 from audit.settings.setting import Setting, validate
 from audit.storage.store import Store
@@ -41,10 +39,9 @@ from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
-_PROBE = 4  # examples on which clipping strategies are compared
-_TOLERANCE = (
-    1e-3  # relative to the sum of the clipped gradients' norms: a hundred times the rounding error
-)
+_NUM_PROBED = 4  # examples on which clipping strategies are compared
+# Relative to the sum of the clipped gradients' norms: a hundred times the rounding error of float32.
+_TOLERANCE = 1e-3
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -56,7 +53,6 @@ class OwnModel(NamedTuple):
       dataset: the data.
       name: its default name in reports.
       computes: the SHA-256, in hex, of its compiled functions, which identifies the model in the store.
-      draws: True if its initialisation is random; if not, every run begins at the given parameters.
       usual: the defaults of its settings.
     """
 
@@ -64,13 +60,12 @@ class OwnModel(NamedTuple):
     dataset: Dataset
     name: str
     computes: str
-    draws: bool
     usual: Mapping[str, Any] = _USUAL
 
 
 @dataclasses.dataclass(frozen=True)
 class _Computed:
-    """Functions, compared only by the hash of what they compute (`_fingerprint`)."""
+    """Functions, and the hash of their compiled programs (`_fingerprint`). Only the hash is compared."""
 
     computes: str
     functions: Any = dataclasses.field(compare=False)
@@ -80,8 +75,8 @@ class _Computed:
 def _share(computed: _Computed) -> Any:
     """Returns the functions of the first call with the same hash.
 
-    Compiled programs are found by their functions. So audits with functions that were defined again, but
-    compute the same, share programs.
+    JAX finds compiled programs by the identity of their functions. A notebook cell that runs again defines
+    new functions that compute the same. They get the earlier functions here, and so share programs.
     """
     return computed.functions
 
@@ -115,8 +110,7 @@ def wrap_module(
         )
         return flat_model(module, example, criterion)
 
-    name = type(module).__name__
-    return _wrap("the module or criterion", make, dataset, name, draws=True)
+    return _wrap("the module or criterion", make, dataset, name=type(module).__name__)
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
@@ -133,19 +127,19 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
         kind = getattr(leaf, "dtype", type(leaf))
-        is_number = isinstance(leaf, Array | np.ndarray | np.generic | float)
-        is_float = is_number and jnp.issubdtype(kind, jnp.floating)
-        require(is_float, f"params have a leaf of type {kind}: {fix}")
+        # Other libraries and random keys have types that are not NumPy's.
+        is_float = isinstance(kind, np.dtype) and jnp.issubdtype(kind, jnp.floating)
+        require(is_float or kind is float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
-    # The name of this function is part of the model's hash, and so of the name of its store.
+    # JAX writes this function's name into the program. If you rename it, models get other hashes and stores.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
     def make(example: Array) -> Model:
-        """Returns the model over a flat vector of parameters; every run begins at params."""
+        """Returns the model over a flat vector of parameters. Every run begins at params, for any example."""
         return Model(
             n_parameters=theta_0.size,
             init=lambda key: jnp.asarray(theta_0),
@@ -154,26 +148,23 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
         )
 
     name = getattr(loss, "__name__", "loss")
-    return _wrap("loss(params, (feature, label))", make, dataset, name, draws=False)
+    return _wrap("loss(params, (feature, label))", make, dataset, name)
 
 
 def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
-    """Returns a model of the repository with its data and defaults."""
-    own = _wrap(row.name, lambda one: row.make(one.shape), dataset, row.name, draws=True)
+    """Returns a model of the repository as a custom model, with these data and its defaults."""
+    own = _wrap(row.name, lambda features: row.make(features.shape), dataset, row.name)
     return own._replace(usual=row.usual())
 
 
-def _wrap(
-    what: str, make: Callable[[Array], Model], dataset: Dataset, name: str, draws: bool
-) -> OwnModel:
+def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
     """Returns a custom model, with the hash of its initialisation and of its loss with gradient.
 
     Args:
-      what: the user's code in words, for messages.
+      what: the words for the user's code in messages.
       make: (an example's features) -> the model.
       dataset: the data.
       name: the model's name in reports.
-      draws: True if its initialisation is random.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -202,27 +193,24 @@ def _wrap(
     gradient = jax.value_and_grad(model.loss)
     computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
     shared = _share(_Computed(computes, model))  # equal models share compiled programs
-    return OwnModel(shared, dataset, name, computes, draws)
+    return OwnModel(shared, dataset, name, computes)
 
 
-def audited(
-    own: OwnModel, fields: dict[str, Any], runs: int, out: Path, level: Level
-) -> driver.Finished:
-    """Audits a custom model: trains the missing runs, concludes, and writes the figure and the page.
+def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
+    """Returns the request for an audit of a custom model.
 
     Args:
       own: the model with its data.
       fields: the settings. `adversary` is a name or an `Adversary`. `lipschitz` has the guaranteed Lipschitz
         constants of the steps, or is "measured"; `rehearsals` is the number of runs to measure.
       runs: the number of models to train.
-      out: the folder of all stores.
       level: the delta and the confidence of the bounds.
 
     Raises:
       InputError: the settings, the adversary, the constants and the model do not fit together.
     """
     constants = fields.pop("lipschitz", None)
-    rehearsed = fields.pop("rehearsals", None)
+    rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
     adversary = None
     if isinstance(fields["adversary"], Adversary):
@@ -230,99 +218,131 @@ def audited(
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
+    is_initialisation_random = (
+        own.model.module is not None
+    )  # else every run begins at the user's params
     require(
-        own.draws or not setting.unknown_initialisation,
+        is_initialisation_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    if rehearsed is not None:
-        lipschitz.require_rehearsals(constants, rehearsed)
-    is_measured = isinstance(constants, str) and constants == MEASURED
-    guaranteed = None
+    if rehearsals is not None:
+        lipschitz.require_rehearsals(constants, rehearsals)
+
+    training = _Training(own, setting, adversary)
+    find_steps = _keep_earlier_steps
+    if isinstance(constants, str) and constants == MEASURED:
+        find_steps = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
+        constants = 1.0  # before they are measured, any number shows whether there is a bound
+    elif constants is not None:
+        find_steps = partial(_keep_steps, Steps(constants, "as its author vouches"))
     if constants is not None:
-        # Before constants are measured, any number shows whether the setting has a bound.
-        guaranteed = Steps(1.0 if is_measured else constants, "as its author vouches")
-        bound = lipschitz.hidden_state(setting, level.delta, guaranteed, own_model=True)
-        reason = bound if isinstance(bound, str) else ""
-        if adversary is not None:
-            reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
-        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
+        training.require_covered(level.delta, constants)
+    recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
+    return driver.Request(setting, own.dataset, runs, recipe, level, find_steps, model=own.computes)
 
-    trained = functools.cache(partial(_make_trainee, own))  # slow, and only needed to train
 
-    def make(dataset: Dataset) -> Game:
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """The training of a custom model.
+
+    Attributes:
+      own: the model with its data.
+      setting: the setting.
+      adversary: a custom adversary; None for the setting's adversary.
+    """
+
+    own: OwnModel
+    setting: Setting
+    adversary: Adversary | None
+
+    @functools.cached_property
+    def trainee(self) -> Trainee:
+        """Returns the model with its number of classes and its fastest correct clipping strategy.
+
+        It takes seconds to find the strategy, so we only do it to train, and once.
+        """
+        model = self.own.model
+        labels = self.own.dataset.labels
+        is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+        classes = 0
+        if is_whole and labels.min() >= 0 and labels.max() >= 1:
+            classes = int(labels.max()) + 1
+        clipping = "per_example"  # the other strategies need a module's layers
+        if model.module is not None:
+            clipping = _find_strategy(model, self.own.dataset)
+        return Trainee(model, classes, clipping)
+
+    def make_game(self, dataset: Dataset) -> Game:
         """Returns the game of the setting on these data."""
-        return build.build(setting, dataset, trained(), adversary)
+        return build.build(self.setting, dataset, self.trainee, self.adversary)
 
-    def describe(dataset: Dataset) -> dict[str, Any]:
+    def describe(self, dataset: Dataset) -> dict[str, Any]:
         """Returns the provenance of the training, by name, and what a custom adversary sees."""
         described = build.provenance(dataset)
-        if adversary is not None:
-            described["view"] = describe_view(adversary.observer is not None)
+        if self.adversary is not None:
+            described["view"] = describe_view(self.adversary.observer is not None)
         return described
 
-    def find_steps(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps if they are known, and writes them to the store.
+    def require_covered(self, delta: float, constants: ArrayLike) -> None:
+        """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
+        steps = Steps(constants, reason="given")
+        bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
+        reason = bound if isinstance(bound, str) else ""
+        if self.adversary is not None:
+            parameters = self.own.model.n_parameters
+            reason = reason or _why_adversary_uncovered(self.adversary, parameters)
+        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
 
-        Stored constants that this version has measured are used even if this audit does not ask for them.
-        """
-        if is_measured:
-            clipped_sum = build.make_dpsgd(setting, trained()).clipped_sum
-            count = rehearsed or lipschitz.USUAL
-            return measuring.measure(store, setting, make(own.dataset), clipped_sum, count)
-        steps = guaranteed
-        stored = lipschitz.find_current(store)
-        if steps is None and stored is not None and stored.runs:
-            steps = stored
-        lipschitz.keep(store, steps)
-        return steps
-
-    recipe = driver.GameRecipe(own.computes, make, describe)
-    request = driver.Request(
-        setting, own.dataset, runs, recipe, level, find_steps, model=own.computes
-    )
-    finished = driver.audit(request, out)
-    driver.keep(finished, figure=True, page=True)
-    return finished
+    def measure_steps(self, store: Store, rehearsals: int) -> Steps:
+        """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
+        game = self.make_game(self.own.dataset)
+        clipped_sum = build.make_dpsgd(self.setting, self.trainee).clipped_sum
+        return measuring.measure(store, self.setting, game, clipped_sum, rehearsals)
 
 
-def _make_trainee(own: OwnModel) -> Trainee:
-    """Returns a custom model with its number of classes and its fastest correct clipping strategy."""
-    labels = own.dataset.labels
-    classes = 0
-    if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() >= 1:
-        classes = int(labels.max()) + 1
-    clipping = "per_example"  # the layers of a loss are unknown
-    if own.draws:  # a module
-        clipping = _find_strategy(own.model, own.dataset)
-    return Trainee(own.model, classes, clipping)
+def _keep_steps(steps: Steps | None, store: Store) -> Steps | None:
+    """Writes the Lipschitz constants of an audit's steps to its store, for its pages, and returns them."""
+    lipschitz.keep(store, steps)
+    return steps
+
+
+def _keep_earlier_steps(store: Store) -> Steps | None:
+    """Returns a store's Lipschitz constants if an earlier audit measured them; else deletes them.
+
+    Guaranteed constants are only valid for the audit whose author gives them.
+    """
+    stored = lipschitz.find_current(store)
+    is_measured = stored is not None and stored.runs > 0
+    return _keep_steps(stored if is_measured else None, store)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, its sums must agree with those of per-example gradients, at clipping norms that clip no
-    gradients, about half of them, and all. If no strategy does, a line on stderr warns that per-example
+    On a few examples, we compare its sums with sums of per-example gradients, at clipping norms that clip no
+    gradients, about half of them, and all. If no strategy agrees, a line on stderr warns that per-example
     gradients are slow.
     """
-    batch: Batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
+    features = jnp.asarray(dataset.features[:_NUM_PROBED])
+    batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
     theta = model.init(jax.random.key(0))
     gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)
     lengths = jnp.linalg.norm(gradients, axis=1)
-    norms = [jnp.float32(norm) for norm in (jnp.inf, jnp.median(lengths), lengths.min() / 2)]
+    clipping_norms = (jnp.inf, jnp.median(lengths), lengths.min() / 2)
     right_sum = jax.jit(per_example(model.loss))
+    # The fastest comes first. "book_keeping" needs flat features.
+    names = ["book_keeping", "unfolded"] if features.ndim == 2 else ["unfolded"]
     reason = ""
-    for name in ("book_keeping", "unfolded"):
-        if name == "book_keeping" and batch[0].ndim != 2:
-            continue  # it needs flat features
-        strategy = jax.jit(build.make_clipped_sum(name, model))
+    for name in names:
+        clipped_sum = jax.jit(build.make_clipped_sum(name, model))
         try:
-            for norm in norms:
-                difference = strategy(theta, batch, norm) - right_sum(theta, batch, norm)
+            for norm in map(jnp.float32, clipping_norms):
+                difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
                 allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name
-        # The strategy is wrong, or it does not know the model's layers.
+        # The sums differ, or the strategy does not support the model's layers and raises any of these.
         except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
@@ -336,15 +356,15 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns a custom adversary's fields for the setting, and the adversary to compile.
 
     The fields have a name and the hash of the adversary's programs. Adversaries with the same hash share all
-    functions except `init`, which may contain data. `parameters` is the number of the model's parameters.
+    functions except `init`, which may hold data that should not stay in memory. `parameters` is the number of
+    the model's parameters.
     """
-    # The name of the function that defines `init`.
+    # The adversary is named after the function that defines `init`: "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
-    # A function may read a variable that has changed. JAX reuses earlier traces of the same function, so it
-    # gets another object.
-    anew = adversary._replace(
+    # JAX reuses earlier traces of the same function object. But a function may read a variable that has
+    # changed, so we wrap it in an object that JAX has not seen.
+    untraced = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
         score=partial(adversary.score),
@@ -352,37 +372,42 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         observer=observer and Observer(partial(observer.begin), partial(observer.observe)),
     )
     try:
-        computes = _fingerprint_adversary(anew, parameters)
+        computes = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # of the user's functions
         raise InputError(
             f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
         ) from error
-    without_init = anew._replace(init=None)  # type: ignore[arg-type]
+    without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Computed(computes, without_init))
-    functions = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
-    return OwnAdversary(label, computes), functions
+    # The hash does not cover `reads_theta`.
+    compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
+    return OwnAdversary(label, computes), compiled
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns the hash of an adversary's functions for this many parameters, and of its other fields.
+    """Returns the hash of an adversary's functions for a model of `parameters` parameters, and of its facts.
 
-    Fields at their defaults do not change the hash. The functions must not have been traced before.
+    The facts are `crafts_constant` and the fields of `null`. Their defaults do not change the hash. JAX must
+    not have traced the functions before, because it would reuse these traces.
     """
+    # Only the shapes and types of arguments matter: theta (p,), the step's number, the clipping norm.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    initial = (_key(), theta, jax.ShapeDtypeStruct((), jnp.float32))
-    state = jax.eval_shape(adversary.init, *initial)
+    clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
+    init_arguments = (_key(), theta, clipping_norm)
+    state = jax.eval_shape(adversary.init, *init_arguments)
     seen, state_of_run, _ = shapes(adversary, state, parameters)
 
-    calls: list[tuple[Callable[..., Any], Any]] = [(adversary.init, initial)]
+    calls: list[tuple[Callable[..., Any], Any]] = [(adversary.init, init_arguments)]
     if adversary.draw is not None:
         calls.append((adversary.draw, (state, _key())))
     calls.append((adversary.craft, (state_of_run, step, theta)))
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    # The last two arguments are the final and the initial model.
-    calls.append((adversary.score, (state_of_run, seen, theta, theta)))
+    final_model = theta
+    initial_model = theta
+    calls.append((adversary.score, (state_of_run, seen, final_model, initial_model)))
     facts = []
     if adversary.crafts_constant:
         facts.append("crafts_constant=True")
@@ -393,9 +418,9 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of the programs of functions, and of some further texts.
+    """Returns the SHA-256, in hex, of the programs of functions, followed by the texts `facts`.
 
-    `calls` has the functions with the shapes and types of their arguments. We lower them for the CPU, so the
+    `calls` has each function with the shapes and types of its arguments. We lower them for the CPU, so the
     hash is the same on all machines.
     """
     texts = []
@@ -406,13 +431,16 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns why the hidden-state bound does not cover a custom adversary; empty if it does."""
+    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does.
+
+    `parameters` is the number of the model's parameters.
+    """
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # If the gradients of other canaries depend on the model, they are part of the step, and change its
-    # Lipschitz constant.
-    norm = jax.ShapeDtypeStruct((), jnp.float32)
-    state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
+    # With several canaries, the others belong to the step. If their gradients depend on the model, they
+    # change the step's Lipschitz constant. Gradients of crafted examples do.
+    clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
+    state = jax.eval_shape(adversary.init, _key(), _vector(parameters), clipping_norm)
     crafted = shapes(adversary, state, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:
@@ -426,7 +454,7 @@ def _key() -> Array:
 
 
 def _vector(parameters: int) -> jax.ShapeDtypeStruct:
-    """Returns the shape and type of a vector of so many parameters."""
+    """Returns the shape and type of a model's parameters (parameters,)."""
     return jax.ShapeDtypeStruct((parameters,), jnp.float32)
 
 
@@ -444,15 +472,14 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         if array.dtype.kind in "biu":  # booleans and whole numbers
             kind = np.int32
             limit = 2**31
-        bad = np.sum(~(np.abs(array.astype(np.float64)) < limit))  # counts NaN, too
+        is_valid = np.abs(array.astype(np.float64)) < limit  # False for NaN, too
+        bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
         require(array.size and array.ndim, "features and labels need an axis of examples each")
-        if array.dtype != np.uint8:
-            array = array.astype(kind)
-        canonical[name] = array
-    x, y = canonical.values()
+        canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
+    counts = [len(array) for array in canonical.values()]
     require(
-        len(x) == len(y),
-        f"there are {len(x)} features and {len(y)} labels: give one label per example",
+        counts[0] == counts[1],
+        f"there are {counts[0]} features and {counts[1]} labels: give one label per example",
     )
-    return Dataset(x, y, "custom arrays", checksum_of(canonical))
+    return Dataset(**canonical, source="custom arrays", checksum=checksum_of(canonical))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audit import errors
-from audit.errors import require, require_type, shown
+from audit.errors import require, require_type
 from audit.written import at_least, at_most
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Result:
 
     Attributes:
       conclusion: the audit's conclusion, with its bounds, estimates and scores.
-      subject: () -> the facts about the audit for its page.
+      subject: () -> the facts about the audit for its page. It reads them only when you ask for a page.
       folder: the audit's folder; None if the scores came from the user.
 
     >>> import numpy as np
@@ -52,8 +52,8 @@ class Result:
         the assumption.
 
         With several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. If their methods have other names, as with several canaries per run, they are also
-        listed under these.
+        fresh directions. With several canaries per run their methods have other names. Then you find them
+        under both names.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim (e_value, refuted, runs, seen); None if there is no test."""
+        """Returns the test of the claim, with `refuted` and `e_value`; None without a claim to test."""
         return self.conclusion.claim_test
 
     @property
@@ -159,14 +159,15 @@ def card(result: Result) -> dict[str, Any]:
 
     It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
     provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
-    number of looks. It does not depend on the scores, so you can publish it before the audit.
-    `./run.sh bound --card=card.json --scores=...` recomputes a card. `audit/card.schema.json` is its schema.
+    number of looks at the scores. You can publish it before the audit, because it does not depend on the
+    scores. `./run.sh bound --card=card.json --scores=...` recomputes a card. `audit/card.schema.json` is its
+    schema.
 
     Args:
       result: the result of an audit or of `bounds`.
 
     Raises:
-      InputError: the argument is not a `Result`, or its folder does not have the scores anymore.
+      InputError: the argument is not a `Result`, or the scores are missing from its folder.
 
     >>> runs = [2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)]
     >>> card = audit.card(audit.bounds(*runs, audit.Gdp(1)))
@@ -183,7 +184,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 
     A row has the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
-    confidence. The row of an audit that trained also has its folder and all fields of its setting.
+    confidence. If the audit trained, the row also has its folder and all fields of its setting.
 
     Args:
       results: results of audits and of `bounds`.
@@ -201,9 +202,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     from audit.settings import make
     from audit.settings.setting import flat
 
-    require(
-        isinstance(results, Iterable), f"`results` must be a list of results, got {shown(results)}"
-    )
+    require_type("results", results, Iterable)
     rows = []
     for result in results:
         require_type("results", result, Result)
@@ -218,8 +217,8 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
             "confidence": result.conclusion.confidence,
         }
         if result.folder is not None:  # scores from the user do not have a setting
-            row["folder"] = str(result.folder)
-            row |= flat(make.open_audit(result.folder)[1].setting)
+            _, stored = make.open_audit(result.folder)
+            row |= {"folder": str(result.folder), **flat(stored.setting)}
         rows.append(row)
     return rows
 
@@ -241,8 +240,8 @@ class Grid:
     """The results of a grid of audits, printed as its table.
 
     Attributes:
-      varied: the names of the varied settings, in order.
-      values: for each audit, the values of the varied settings by name.
+      varied: the names of the varied settings.
+      values: the values of the varied settings by name, for each audit.
       results: the result of each audit.
 
     >>> import jax.numpy as jnp, numpy as np
@@ -272,7 +271,7 @@ class Grid:
         """Returns a figure of the proven epsilon over the first varied setting.
 
         There is a line for each combination of the other varied settings. If the seed varies, a line is the
-        mean over seeds, and its bars reach from the smallest to the largest value. Upper bounds are dotted.
+        mean over seeds, with bars from the smallest to the largest value. Upper bounds are dotted.
 
         Args:
           path: a .png, .pdf or .svg file to write, or None.

@@ -8,24 +8,26 @@ import json
 import math
 import numbers
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down to some decimals, or "inf"."""
-    if math.isinf(value):
-        return "inf"
-    rounded = math.floor(value * 10**decimals) / 10**decimals
-    return f"{rounded:.{decimals}f}"
+    """Returns a lower bound as text, rounded down to `decimals` places after the point, or "inf"."""
+    return _round_decimals(value, decimals, math.floor)
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound as text, rounded up to some decimals, or "inf"."""
+    """Returns an upper bound as text, rounded up to `decimals` places after the point, or "inf"."""
+    return _round_decimals(value, decimals, math.ceil)
+
+
+def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int]) -> str:
+    """Returns a number as text with `decimals` places; `rounding` is math.floor or math.ceil."""
     if math.isinf(value):
         return "inf"
-    rounded = math.ceil(value * 10**decimals) / 10**decimals
+    rounded = rounding(value * 10**decimals) / 10**decimals
     return f"{rounded:.{decimals}f}"
 
 
@@ -35,12 +37,12 @@ def short(number: str) -> str:
 
 
 def at_least_digits(value: float, digits: int) -> str:
-    """Returns a lower bound in the format "g", rounded down to some significant digits."""
+    """Returns a lower bound in the format "g", rounded down to `digits` significant digits."""
     return _round_digits(value, digits, decimal.ROUND_FLOOR)
 
 
 def at_most_digits(value: float, digits: int = 4) -> str:
-    """Returns an upper bound in the format "g", rounded up to some significant digits."""
+    """Returns an upper bound in the format "g", rounded up to `digits` significant digits."""
     return _round_digits(value, digits, decimal.ROUND_CEILING)
 
 
@@ -49,10 +51,8 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
 
     `rounding` is a rounding mode of the module decimal.
     """
-    if not math.isfinite(value):
-        return f"{value:g}"
     context = decimal.Context(prec=digits, rounding=rounding)
-    rounded = context.create_decimal(decimal.Decimal(value))
+    rounded = context.create_decimal_from_float(value)
     return f"{float(rounded):.{digits}g}"
 
 
@@ -78,12 +78,13 @@ def write_json(content: Any, indent: int | None = None) -> str:
 def _replace_infinities(value: Any) -> Any:
     """Returns nested dicts and lists with None in place of infinity and NaN."""
     if isinstance(value, Mapping):
-        return dict(zip(value, map(_replace_infinities, value.values()), strict=True))
+        return {key: _replace_infinities(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [*map(_replace_infinities, value)]
-    # Integers are finite, and may be too large for a float.
-    is_fraction = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
-    return finite(value) if is_fraction else value
+        return [_replace_infinities(item) for item in value]
+    # Integers are finite, and may be too large for `math.isfinite`.
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return finite(float(value))
+    return value
 
 
 class Level(NamedTuple):
@@ -123,15 +124,15 @@ def _format_percent(fraction: Decimal) -> str:
 def shortened(text: str, width: int) -> str:
     """Returns a text, or its beginning and an ellipsis if it has more than `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":  # the first word alone is too long
+    if words == "...":  # the first word is longer than the width, so `shorten` dropped it
         return f"{text[: width - 3]}..."
     return words
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
+    """Returns a number with its noun, in the plural unless the number is 1: "1 cell", "2 cells".
 
-    The noun may have a verb, as in "batch has". `plural` is by default the noun with an s.
+    The noun may have a verb, as in "batch has". `plural` is by default the noun and an "s".
     """
     if number == 1:
         return f"{number} {noun}"

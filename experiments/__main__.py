@@ -28,7 +28,8 @@ def main() -> None:
     if not arguments:
         runpy.run_module("experiments.first", run_name="__main__", alter_sys=True)
         return
-    if arguments[0].startswith("-") and arguments[0] not in (*dispatch.HELP, "--version"):
+    is_flag = arguments[0].startswith("-")
+    if is_flag and arguments[0] not in (*dispatch.HELP, "--version"):
         arguments = ["audit", *arguments]
     command = arguments[0]
     if command in _PARALLEL:
@@ -47,12 +48,12 @@ def main() -> None:
         sys.exit(_report_error(message))
 
 
-# The first line of a tool's docstring is its line in the help.
+# `./run.sh help` shows the first line of the docstring of each tool in _TOOLS.
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder is last in the search path, so a models.py next to the script does not replace ours.
-    An InputError, or a missing package of the examples, ends in one line and status 2.
+    For an InputError, or a missing package of the examples, it prints one line and returns status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():
@@ -67,11 +68,11 @@ def _python(arguments: Sequence[str]) -> int:
         install = installed.pip_install(str(error.name))
         return _report_error(f"{script} needs {error.name}, which is not installed: {install}")
     except InputError as error:
-        lines = []
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == script:
-                lines.append(frame.lineno)
-        return _report_error(f"{script} line {lines[-1]}: {error}")
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == script]
+        return _report_error(
+            f"{script} line {lines[-1]}: {error}"
+        )  # the innermost line of the script
     return 0
 
 
@@ -106,12 +107,14 @@ def _lint(arguments: Sequence[str]) -> int:
 
 def _docs(arguments: Sequence[str]) -> int:
     """Build the manual in docs/_build as a website for offline use."""
+    # The configuration is in docs/, and warnings are errors.
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     return _run_module("sphinx", *settings, *arguments, ".", "docs/_build")
 
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
+    # Ray sends no statistics and does not lower its workers' priority, unless the user's variables say so.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     return _run_module("ray.scripts.scripts", *arguments)
 

@@ -11,8 +11,6 @@ from audit.commands import cli
 from experiments.commands import audit
 
 FLAGS = flags.FLAGS
-_PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: no assumptions.\n"
-_PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 
 
 def main() -> None:
@@ -23,10 +21,10 @@ def main() -> None:
     """
     from audit.training.driver import until_epsilon  # loads SciPy
 
-    _print_title(_PROOF_TITLE)
+    _print_title("Fresh directions in a wider network, 2,689 parameters: no assumptions.\n")
     proof = cli.setting(model="wide_fcnn", adversary="sphere", canaries="auto")
     audit.run(proof, runs=400, until=until_epsilon(18.5))
-    _print_title(_PAPER_TITLE)
+    _print_title("\nThe hidden-state paper's adversary in its network, 68 parameters.\n")
     audit.main()
 
 

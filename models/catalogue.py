@@ -39,36 +39,31 @@ STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), c
 
 def task(model: str) -> Task:
     """Returns the task of a model that trains on examples; raises InputError for other models."""
-    why_not = "it only trains on clients' examples, see ./run.sh federated"
     name, colon, size = model.partition(":")
-    row = _find_row(name, TASKS, why_not)
+    row = _find_row(name, TASKS, "examples")
     return _resize(row, size) if colon else row
 
 
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a model that trains on clients; raises InputError for other models."""
-    why_not = "clients only get images of a whole data set"
-    return _find_row(model, FEDERATED_TASKS, why_not)
+    return _find_row(model, FEDERATED_TASKS, "clients")
 
 
-def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
-    """Returns the row of a model.
-
-    Raises InputError if there is none. `why_not` is the reason for models that only have the other kind of
-    row.
-    """
-    reason = "is unknown"
-    if model in {**TASKS, **FEDERATED_TASKS}:
-        reason = f"cannot be trained so: {why_not}"
-    require(model in rows, f"`model={model}` {reason}: choose one of {', '.join(rows)}")
+def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
+    """Returns the row of a model; raises InputError if no model of this name trains on such data."""
+    choices = ", ".join(rows)
+    require(
+        model in rows,
+        f"`model={model}` is not a model that trains on {trains_on}: choose one of {choices}",
+    )
     return rows[model]
 
 
-@cache  # so that a size has one model, and its programs are compiled once
+@cache  # so that equal sizes are the same model, for which JAX compiles once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the row of a model in another size, "WIDTHxBLOCKS"; only the GPT has sizes.
+    """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
 
-    Raises InputError for any other model or an unsuitable size.
+    Raises InputError if the size is unsuitable, or if the model is not the GPT.
     """
     wrong = f"`model={row.name}:{size}`"
     require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
@@ -76,7 +71,8 @@ def _resize(row: Task, size: str) -> Task:
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)
-    work = layers * width**2 / (5 * 256**2)  # of a step, relative to the default size
+    # The work of a step, relative to the default of 5 blocks of width 256.
+    work = layers * width**2 / (5 * 256**2)
     fixed, per_example = row.step_seconds
     return row._replace(
         name=f"{row.name}:{size}",
@@ -89,13 +85,13 @@ def _resize(row: Task, size: str) -> Task:
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that maps the shape of an example to the model, and makes it once for each shape.
 
-    `name` is "module:function" within `models`. The module, which starts JAX, is imported at the first call.
-    The function gets `fixed`, and the number of features `n_features` if an example is a vector.
+    `name` is "module:function" within `models`. We import the module at the first call, because it starts
+    JAX. The function gets the keywords `fixed`, and `n_features` if an example is a vector.
     """
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
-        """Returns the model for examples of this shape; only vectors determine its size."""
+        """Returns the model for examples of this shape. Only the length of vectors changes a model's size."""
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
         return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
@@ -111,7 +107,7 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals those for training to `setting.clients` clients; 0 means a client per image."""
+    """Loads images, and deals those for training to `setting.clients` clients; 0 means one per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
@@ -126,11 +122,12 @@ def _load_roles(setting: Dealing, sources: Sources) -> Federation:
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
+# Reasons why a model's steps have no known Lipschitz constant.
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
 # In the logits, softmax cross entropy has a Hessian of at most 1/2 and a gradient of norm at most sqrt(2).
-# Features have a squared norm of at most 1/2.
+# Features have a squared norm of at most 1/2. In the weights, the Hessian is thus at most 1/2 * 1/2.
 _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,
@@ -336,7 +333,7 @@ _ROWS = (
         clipping="per_example",
         step_seconds=(0.05, 0.03),
         not_convex=_SMOOTH,
-        # They leak as much as 250 insertions with noise multiplier 4: epsilon is 24.0.
+        # 50 insertions with this noise leak as much as the paper's 250 with noise multiplier 4: epsilon 24.0.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",

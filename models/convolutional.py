@@ -80,8 +80,7 @@ class EmnistCNN(nn.Module):
 def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
 
-    We leave out the paper's dropout, because an audited client's update must be a function of its data and
-    its initial weights.
+    We leave out the paper's dropout, because an audited client's update must not depend on random draws.
     """
     return flat_model(EmnistCNN(), jnp.zeros((28, 28)), cross_entropy)
 
@@ -121,7 +120,7 @@ class ResNet(nn.Module):
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = nn.relu(_convolve(x, self.widths[0], 3))
         for stage, features in enumerate(self.widths):
-            x = Block(features, stride=min(stage + 1, 2))(x)
+            x = Block(features, stride=1 if stage == 0 else 2)(x)
             x = Block(features, stride=1)(x)
         x = jnp.mean(x, axis=(-3, -2))  # over height and width
         return nn.Dense(10)(x)
@@ -130,7 +129,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm of at most 32 groups, within a module's compact method.
 
-    The norm has the bias. We name its axes, because by default Flax takes the first axis for a batch.
+    The convolution needs no bias, because the norm has one. We give the norm its axes, because by default
+    Flax takes the first axis for a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

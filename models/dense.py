@@ -15,7 +15,7 @@ from models.layers import normalised
 
 _BELOW_1 = 1 - 1e-6  # keeps features within the norm after rounding to float32
 TWO_LAYER_WIDTH = 64
-# With features of at most this norm, softmax gradients have a norm of at most 1.
+# With features of at most this norm, softmax gradients have a norm of at most 1 (`softmax_head`).
 SOFTMAX_NORM = 0.5**0.5
 
 
@@ -55,10 +55,14 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the gradient (-r, r) at the logits, r = sigmoid(margin) - label, and None for the label."""
+    """Returns the gradient at the logits, times the cotangent, and None because labels have no gradient.
+
+    The gradient is (-r, r), with the residual r = sigmoid(margin) - label.
+    """
     logits, label = saved
-    residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
-    return jnp.stack([-residual, residual]), None
+    residual = jax.nn.sigmoid(logits[1] - logits[0]) - label
+    scaled = cotangent * residual
+    return jnp.stack([-scaled, scaled]), None
 
 
 two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
@@ -74,15 +78,15 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 def limit_norm(x: Array, norm: float) -> Array:
     """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
-    length = jnp.sqrt(jnp.sum(x**2))
-    return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
+    unlimited = jnp.sqrt(jnp.sum(x**2))
+    return x * (_BELOW_1 * norm / jnp.maximum(unlimited, norm))
 
 
 class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
-    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h units, else -1. Only
-    the h n weights w_j are trained. Feature vectors with a norm above 1 are scaled to norm 1.
+    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
+    Only the h n weights w_j are trained. The network scales features with a norm above 1 to norm 1.
     """
 
     @nn.compact
@@ -144,7 +148,7 @@ def head(n_features: int) -> Model:
 class SoftmaxHead(nn.Module):
     """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
-    Features with a norm above SOFTMAX_NORM are scaled to that norm.
+    It scales features with a norm above SOFTMAX_NORM to this norm.
     """
 
     @nn.compact
@@ -156,9 +160,9 @@ class SoftmaxHead(nn.Module):
 def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, of 10 n_features parameters.
 
-    The gradient of softmax cross entropy is the outer product of the features and (probabilities - one-hot
-    label). The norm of the latter is at most sqrt(2), and the norm of features is at most SOFTMAX_NORM = 1 /
-    sqrt(2). So the norm of the gradient is at most 1.
+    The gradient of softmax cross entropy is the outer product of two vectors: the features, and the
+    probabilities minus the one-hot label. Their norms are at most SOFTMAX_NORM = 1 / sqrt(2) and sqrt(2). So
+    the norm of the gradient is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
@@ -194,5 +198,5 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     With widths=() it is a linear classifier.
     """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    # Adversaries that craft examples use `_flatten_pixels`, because they need the floats of the first layer.
-    return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
+    # Adversaries that craft examples change the floats that enter the first layer.
+    return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

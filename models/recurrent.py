@@ -17,8 +17,8 @@ class LSTM(nn.Module):
     """A layer of LSTM cells that starts from a zero state: inputs (T, d) -> outputs (T, units).
 
     It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. One product multiplies the inputs of all
-    positions by their kernel.
+    which starts at 1 for the forget gate and at 0 for the others. It multiplies the inputs of all T positions
+    by their kernel in one product, which is faster than one per position.
     """
 
     units: int
@@ -26,7 +26,7 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the outputs (T, units) at T positions, from inputs (T, d)."""
-        width = 4 * self.units  # of the input gate, forget gate, candidate and output gate
+        width = 4 * self.units  # for the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
@@ -34,7 +34,10 @@ class LSTM(nn.Module):
         bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Advances the state (hidden, cell), each (units,), by a position; `product` is (4 units,)."""
+            """Advances the state (hidden, cell), each (units,), by a position, and returns it and the output.
+
+            `product` (4 units,) is the input's product with the kernel, plus the bias.
+            """
             hidden, cell = state
             gates = product + hidden @ recurrent_kernel
             input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
@@ -73,14 +76,15 @@ class LanguageModel(nn.Module):
 
 
 def next_token_loss(logits: Array, labels: Array) -> Array:
-    """Returns the mean cross entropy of logits (T, V) over the labels (T,) that are not padding, 0.
+    """Returns the mean cross entropy of logits (T, vocabulary) over those labels (T,) that are not padding.
 
-    The mean gives all sequences the same weight. A sequence that is only padding has loss 0.
+    The mean gives all sequences the same weight. A sequence of only padding has loss 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING
     total = jnp.sum(jnp.where(is_token, losses, 0))
-    return total / jnp.maximum(is_token.sum(), 1)
+    at_least_1 = jnp.maximum(is_token.sum(), 1)  # avoids 0 / 0
+    return total / at_least_1
 
 
 def word_lstm() -> Model:

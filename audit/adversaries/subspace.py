@@ -42,14 +42,14 @@ class Subspace(NamedTuple):
 
 
 def choose_tensors(
-    parameters: Mapping[str, Any], count: int, within: str | Sequence[str] = AUTO
+    parameters: Mapping[str, Any], canaries: int, within: str | Sequence[str] = AUTO
 ) -> Subspace:
     """Chooses the tensors of a model in which to draw directions, and checks that they are suitable.
 
     Args:
       parameters: the model's arrays or tensors by name, such as dict(model.named_parameters()) in PyTorch.
         Tensors with `requires_grad=False` are not trained.
-      count: the number of canaries.
+      canaries: the number of canaries per run, each with a direction.
       within: the name of a tensor, a pattern such as "*lora*", or a list of these. "auto" chooses the largest
         float32 tensor that is trained and not tied to another, and "all" chooses all such tensors.
 
@@ -59,18 +59,18 @@ def choose_tensors(
 
     >>> import numpy as np
     >>> parameters = {"embed": np.zeros((90, 64), "f4"), "dense": np.zeros((64, 256), "f4")}
-    >>> print(audit.choose_tensors(parameters, count=100))
+    >>> print(audit.choose_tensors(parameters, canaries=100))
     16,384 of 22,144 parameters: dense
     """
-    count = number("count", count, int)
+    canaries = number("canaries", canaries, int)
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
     problems = {name: _find_problem(parameters, name) for name in parameters}
     usable = [name for name in parameters if not problems[name]]
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
-    names = usable
+    names = usable  # for "all"
     if within == AUTO:
         require(usable, f"no tensor is fit for directions: {next(iter(problems.values()))}")
-        names = [max(usable, key=sizes.__getitem__)]
+        names = [max(usable, key=sizes.__getitem__)]  # the largest
     elif within != ALL:
         patterns = [within] if isinstance(within, str) else list(within)
         names = _find_names(parameters, patterns)
@@ -78,9 +78,9 @@ def choose_tensors(
         require(not problems[name], f"`within={name}` {problems[name]}: choose another tensor")
     dimension = sum(sizes[name] for name in names)
     require(
-        2 * count <= dimension,
+        2 * canaries <= dimension,
         f"`canaries` must be at most {dimension // 2}, half the parameters of "
-        f"{', '.join(names[:_MAX_SHOWN])}, got {count}",
+        f"{', '.join(names[:_MAX_SHOWN])}, got {canaries}",
     )
     trained = sum(sizes[name] for name in parameters if _is_trained(parameters[name]))
     return Subspace(tuple(names), dimension, trained)

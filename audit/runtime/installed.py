@@ -13,9 +13,11 @@ _LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
-    """Raises InputError if a library for training, which the public function `function` needs, is missing.
+    """Raises InputError if a library for training is not installed.
 
-    `extras` are the package's extras that install the libraries, separated by commas.
+    Args:
+      function: the name of the public function that needs the libraries, for the message.
+      extras: the package's extras that install them, separated by commas.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
     if message:

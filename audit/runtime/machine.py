@@ -8,13 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from audit.errors import InputError
+from audit.errors import InputError, shown
 
 
 def cores() -> int:
     """Counts the cores that this process may use; on macOS, all cores of the machine."""
-    if hasattr(os, "process_cpu_count"):  # Python 3.13
-        return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -24,7 +22,7 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Configures JAX before it starts a device: full float32, and a cache of compiled programs.
 
-    If the cache's folder can't be made, a line on stderr reports this.
+    If it cannot make the cache's folder, it prints a line on stderr.
 
     Args:
       cpu_devices: the number of devices that JAX makes of a CPU; 0 for one per core.
@@ -34,39 +32,39 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     """
     import jax
 
-    count = cpu_devices or cores()
+    device_count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
-    # Runs are spread over the devices, so a matrix product needs only one thread. Vectors of 512 bits save up
+    # Each device trains its own runs, so a matrix product needs only one thread. Vectors of 512 bits save up
     # to 14% of the time. The user's flags come last and override these.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:
-        jax.config.update("jax_num_cpu_devices", count)
-        os.environ.setdefault("NPROC", str(count))  # XLA's threads, by default one for each core
+        jax.config.update("jax_num_cpu_devices", device_count)
+        # The number of XLA's threads. By default it starts one for each core.
+        os.environ.setdefault("NPROC", str(device_count))
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cache / "hidden-state-audit" / "jax"
         try:
-            # Only the user may write there, because JAX runs these programs.
+            # Only the user may write there, because JAX runs the programs in the folder.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)
+            folder.chmod(0o700)  # also if it existed before
         except OSError as error:
             print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
         else:
             jax.config.update("jax_compilation_cache_dir", str(folder))
+            # Cache programs that take 0.2 s to compile, of any size.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)  # however small
+            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     try:
         jax.local_devices()
     # JAX raises AssertionError if CUDA is requested and not installed.
     except (RuntimeError, AssertionError) as error:
-        platforms = os.environ.get("JAX_PLATFORMS")
-        if not platforms:
-            raise InputError(f"JAX finds no device: {error}") from None
-        problem = f"JAX_PLATFORMS={platforms}: JAX finds no such device here"
-        raise InputError(f"{problem}; unset it, or set it to cpu") from None
+        problem = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        reason = shown(str(error)) or "JAX finds no such device"
+        raise InputError(f"{problem}: {reason}; unset it, or set it to cpu") from None
 
 
 # (the number of runs trained since the last call, which may be a fraction)
@@ -82,9 +80,9 @@ def bar(
     """Shows a progress bar on stderr, and yields the function that advances it by a number of runs.
 
     Args:
-      count: the number of runs to train; 0 shows no bar.
-      describe: () -> the text before the bar; until the first call of the yielded function it is "compiling".
-      unit: the plural of what the bar counts.
+      count: the number of runs to train. If it is 0, there is no bar.
+      describe: () -> the text before the bar. It is "compiling" until the yielded function is first called.
+      unit: the plural noun for what the bar counts.
     """
     from tqdm import tqdm
 
@@ -93,13 +91,14 @@ def bar(
         "[{elapsed}<{remaining}, {rate_fmt}]"
     )
     with tqdm(
-        total=count, unit=unit, desc="compiling", bar_format=layout, disable=not count
+        total=count, unit=unit, desc="compiling", bar_format=layout, disable=count == 0
     ) as line:
 
         def progress(runs: float) -> None:
             """Advances the bar by a number of runs, but not beyond its end."""
             line.set_description_str(describe(), refresh=False)
-            line.update(min(runs, count - line.n))
+            remaining = count - line.n
+            line.update(min(runs, remaining))
 
         yield progress
         line.set_description_str(describe(), refresh=False)

@@ -22,10 +22,10 @@ _SPAWN = multiprocessing.get_context("spawn")
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[Result]:
-    """Yields function(task) for each task, in the order of the tasks, computed in several processes.
+    """Computes function(task) for each task in several processes, and yields results in the tasks' order.
 
-    The function must be importable, and tasks and results picklable. With `processes` 1, this process
-    computes.
+    The function must be importable. Tasks and results must be picklable. If `processes` is 1, this process
+    does the work itself.
 
     Raises:
       InputError: a worker process dies.
@@ -34,7 +34,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Large chunks cost less overhead, but every process needs a chunk, and results should come early.
+    # Large chunks have less overhead. But every process needs a chunk, and more than 50 tasks delay results.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -45,41 +45,45 @@ def in_order(
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Yields (task, function(task)) in the order of completion, computed in other processes.
+    """Computes function(task) for each task in other processes, and yields (task, result) as they finish.
 
-    Arguments and errors are those of `in_order`.
+    The arguments and errors are those of `in_order`.
     """
     with _make_pool(processes) as pool:
         with _without_sigint():
-            waiting = {pool.submit(function, task): task for task in tasks}
-        for future in futures.as_completed(waiting):
-            yield waiting[future], future.result()
+            task_of_future = {pool.submit(function, task): task for task in tasks}
+        for future in futures.as_completed(task_of_future):
+            yield task_of_future[future], future.result()
 
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and kills them after the block; raises InputError if one has died."""
-    pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
+    """Yields a pool of processes, and ends them after the block; raises InputError if one has died.
+
+    If the block raises an error, such as Ctrl-C, the processes are killed at once. Otherwise they finish.
+    """
+    pool = ProcessPoolExecutor(processes, _SPAWN, initializer=_attach_to_parent)
     try:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
         fix = "free memory, or use fewer processes"
         raise InputError(f"a process of the pool died: {fix}") from None
-    finally:  # `_processes` is None after `shutdown`
-        for process in list((pool._processes or {}).values()):
+    finally:
+        running = pool._processes or {}  # None after a shutdown
+        for process in list(running.values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Lets processes that start in the block ignore Ctrl-C."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Lets processes that start in the block ignore Ctrl-C, because they inherit blocked signals."""
+    earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier_mask)
 
 
 def _attach_to_parent() -> None:
@@ -90,6 +94,6 @@ def _attach_to_parent() -> None:
 def _end_with_parent() -> None:
     """Waits for the end of the parent, and then ends this process."""
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    assert parent is not None  # it is None only in the main process
     connection.wait([parent.sentinel])
     os._exit(1)  # `sys.exit` would only end this thread

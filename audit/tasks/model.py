@@ -20,14 +20,14 @@ class Model(NamedTuple):
     """A network with a flat parameter vector.
 
     Attributes:
-      n_parameters: p.
-      init: key -> theta (p,).
+      n_parameters: p, the number of parameters.
+      init: key -> initial parameters theta (p,).
       unravel: theta -> the module's parameter tree.
       loss: (theta, (features, label)) -> the loss of a single example, ().
-      module: takes a single example, without a batch axis; None for a model that is only a loss.
+      module: the Flax module, for an example without a batch axis; None for a model that is only a loss.
       criterion: (logits, label) -> the loss of a single example, (); None without a module.
-      inputs: features -> the input of the first layer, which are floats. The module accepts these in place of
-        features.
+      inputs: features -> the floats that enter the first layer. The module also accepts these floats in place
+        of features.
     """
 
     n_parameters: int
@@ -39,7 +39,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, which is unique. A module may not be hashable."""
+        """Returns the hash of the loss, which each model defines anew. A module may not be hashable."""
         return hash(self.loss)
 
     def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -47,8 +47,8 @@ class Model(NamedTuple):
         theta = jax.ShapeDtypeStruct((self.n_parameters,), np.float32)
         tree = jax.eval_shape(self.unravel, theta)
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        name = partial(jax.tree_util.keystr, simple=True, separator="/")
-        return {name(path): leaf for path, leaf in leaves}
+        join = partial(jax.tree_util.keystr, simple=True, separator="/")
+        return {join(path): leaf for path, leaf in leaves}
 
 
 def flat_model(
@@ -60,16 +60,15 @@ def flat_model(
     """Returns a Flax module as a Model with a flat parameter vector theta (p,).
 
     Args:
-      module: takes a single example, without a batch axis, and returns logits.
-      example: any example with the right shape and dtype, to initialise the module.
-      criterion: (logits, label) -> the loss of a single example, ().
-      inputs: features of an example -> the input of the first layer, for adversaries that craft examples.
+      module: maps the features of a single example, without a batch axis, to logits.
+      example: the features of any example. Their shape and dtype initialise the module.
+      criterion, inputs: as in `Model`.
     """
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # JAX caches the compiled function on disk. The ConvNet's 78 operations, one by one, take 2 s per process.
+    # JAX caches a compiled function on disk. Without it, the ConvNet's 78 operations take 2 s per process.
     @jax.jit
     def init(key: Array) -> Array:
         """Draws flat initial parameters (p,)."""
@@ -82,7 +81,15 @@ def flat_model(
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
 
-    return Model(template.size, init, unravel, loss, module, criterion, inputs)
+    return Model(
+        n_parameters=template.size,
+        init=init,
+        unravel=unravel,
+        loss=loss,
+        module=module,
+        criterion=criterion,
+        inputs=inputs,
+    )
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:

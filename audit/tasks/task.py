@@ -5,7 +5,6 @@ Importing this module does not start JAX.
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -110,7 +109,7 @@ class Data(NamedTuple):
     shape: tuple[int, ...]
 
 
-# The shape of an example's features -> the model.
+# (the shape of an example's features) -> the model.
 MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
@@ -157,17 +156,17 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds of one step of one model on two cores of a Xeon, for forecasts: (a fixed part,
-        a part per example).
-      over_parameterised: True if measurements show that real gradients do not move a crafted coordinate. The
-        distribution of its score then has a formula (Errata H16).
-      canaries: the number of canaries per run for `auto`, with which canaries hardly disturb each other.
-      directions: the number of fresh directions per run for `auto`: a power of 2, at most an eighth of the
-        number of parameters, such that drawing them does not take longer than training.
+      step_seconds: the seconds of a step of one model on two cores of a Xeon, for forecasts: (a fixed part, a
+        part per example).
+      over_parameterised: True if measurements show that training examples do not move the coordinate that an
+        adversary crafts. Its score then has a known distribution (Errata H16).
+      canaries: the number of canaries per run for `canaries=auto`. So many hardly disturb each other.
+      directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
+        of the number of parameters. Drawing so many does not take longer than training.
       convex: the bounds that make its steps Lipschitz, if its loss is convex in a scalar.
       not_convex: without `convex`, the reason why its steps have no known Lipschitz constant.
       curved: without `convex`, the bounds on its curvature, if known.
-      smooth: True if its loss has no kinks. Constants may then be measured along training runs.
+      smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults of all models.
       sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
@@ -281,20 +280,16 @@ def federated_task(model: str) -> FederatedTask:
 def _import_catalogue(model: str) -> Any:
     """Returns the module `models.catalogue`, from the folder `models/` next to `audit/`.
 
-    It may add the repository's root to sys.path. Raises an InputError about `model` if there is no such
-    folder, or if another package named `models` comes first.
+    It may add the repository's root to the end of sys.path. Raises an InputError about `model` if there is no
+    such folder, or if the user has another module named `models`.
     """
     problem = f"`model={model}` is a model of the repository"
     fix = "give your own model to audit.audit_loss, or run your script in a clone of the repository"
     require((_ROOT / "run.sh").is_file(), f"{problem}: {fix}")
-    if importlib.util.find_spec("models") is None:
+    if str(_ROOT) not in sys.path:
         sys.path.append(str(_ROOT))
-        importlib.invalidate_caches()
-    spec = importlib.util.find_spec("models")
-    assert spec is not None
-    # A package has search locations, and a module has an origin.
-    locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
-    is_ours = Path(locations[0]).resolve() == _ROOT / "models"
+    models = importlib.import_module("models")
+    is_ours = Path(str(models.__file__)).parent == _ROOT / "models"
     fix = "rename that, or start your script with ./run.sh python"
-    require(is_ours, f"{problem}: {locations[0]} has the same name; {fix}")
+    require(is_ours, f"{problem}: {models.__file__} has the same name; {fix}")
     return importlib.import_module("models.catalogue")

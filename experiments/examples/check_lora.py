@@ -15,6 +15,8 @@ import audit
 
 TOKENS = 40
 WIDTH = 16
+RANK = 2
+SCALE = 2.0  # of the adapter's outputs, alpha / rank in PEFT
 
 # Training.
 
@@ -22,31 +24,24 @@ WIDTH = 16
 class LoraLinear(torch.nn.Module):
     """A frozen linear layer with a trainable adapter of low rank."""
 
-    def __init__(self, frozen: torch.nn.Linear, rank: int = 2, alpha: float = 4.0) -> None:
-        """Freezes a layer and adds an adapter that initially outputs 0.
-
-        Args:
-          frozen: The layer, which is frozen in place.
-          rank: The rank of the adapter.
-          alpha: The scale of the adapter's outputs is alpha / rank.
-        """
+    def __init__(self) -> None:
+        """Makes a layer of width WIDTH, and an adapter that initially outputs 0."""
         super().__init__()
-        self.frozen = frozen.requires_grad_(False)
-        self.lora_a = torch.nn.Linear(frozen.in_features, rank, bias=False)
-        self.lora_b = torch.nn.Linear(rank, frozen.out_features, bias=False)
-        self.scale = alpha / rank
+        self.frozen = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.lora_a = torch.nn.Linear(WIDTH, RANK, bias=False)
+        self.lora_b = torch.nn.Linear(RANK, WIDTH, bias=False)
         torch.nn.init.zeros_(self.lora_b.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs (..., out_features) of x (..., in_features)."""
-        return self.frozen(x) + self.scale * self.lora_b(self.lora_a(x))
+        """Returns the outputs (..., WIDTH) of x (..., WIDTH)."""
+        return self.frozen(x) + SCALE * self.lora_b(self.lora_a(x))
 
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small matrix products are faster on one thread
 network = torch.nn.Sequential(  # logits (batch, length, TOKENS) of the token after each
     torch.nn.Embedding(TOKENS, WIDTH).requires_grad_(False),
-    LoraLinear(torch.nn.Linear(WIDTH, WIDTH)),
+    LoraLinear(),
     torch.nn.GELU(),
     torch.nn.Linear(WIDTH, TOKENS).requires_grad_(False),
 )

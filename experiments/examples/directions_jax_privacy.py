@@ -44,7 +44,8 @@ def main() -> None:
     # DIRECTIONS: the sum of all canaries in the chosen tensor. Each has norm C.
     chosen = audit.choose_tensors(params, CANARIES)
     print(f"directions in {chosen}")
-    total = directions.inserted(SEED, 0, CANARIES, chosen.dimension, CLIPPING_NORM)
+    run = 0
+    total = directions.inserted(SEED, run, CANARIES, chosen.dimension, CLIPPING_NORM)
     inserted = jnp.asarray(total.reshape(theta_0.shape), jnp.float32)
 
     clipped = jax_privacy.clipped_grad(loss, batch_argnums=(1, 2), l2_clip_norm=CLIPPING_NORM)
@@ -65,7 +66,7 @@ def main() -> None:
     # DIRECTIONS: the optimizer subtracts gradients, so the movement is the start minus the end. For each
     # canary, `leave_one_out` removes the other canaries' directions from the movement.
     movement = (theta_0 - np.asarray(params["hidden"])).ravel()
-    cosines = directions.cosines(movement, SEED, 0, CANARIES, leave_one_out=True)
+    cosines = directions.cosines(movement, SEED, run, CANARIES, leave_one_out=True)
     result = audit.bounds(
         audit.cosines([cosines], chosen.dimension, leave_one_out=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),

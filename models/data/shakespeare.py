@@ -19,9 +19,10 @@ from audit.tasks.task import Clients, Dataset, Sources
 from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
-LENGTH = 80  # positions of a sequence
+LENGTH = 80  # characters of a sequence
 MIN_CHARACTERS = 160  # of a role, about two sequences
-CHARACTERS = (  # the 86 of TensorFlow Federated, in the order of their codes; numbered from 1
+# The 86 characters of TensorFlow Federated, sorted by their codes. Their numbers begin at 1.
+CHARACTERS = (
     "\n\r !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
 )
 PADDING = 0
@@ -39,20 +40,22 @@ def load_shakespeare(sources: Sources) -> Clients:
     """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
-    sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are (N, 80)
+    sequences (`cut_into_sequences`). We leave out roles with fewer than MIN_CHARACTERS. Features are (N, 80)
     uint8, labels (N, 80) int32.
 
-    A user's file is the complete works as text, in the layout of the default package. Raises InputError if
-    the user's file cannot be used, if no source gives the text, or if no role is left.
+    A user's file is the complete works as text, in the layout of the default package. Raises InputError for
+    another file, if no source gives the text, or if no role is left.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # The array is the concatenation of the texts of all roles, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
     require(cut_texts, f"{source} has no role with {MIN_CHARACTERS} characters: give a longer text")
-    features, labels = map(np.concatenate, zip(*cut_texts, strict=True))
-    sequences = [len(role_features) for role_features, _ in cut_texts]
-    owners = np.repeat(np.arange(len(sequences)), sequences)
+    role_features, role_labels = zip(*cut_texts, strict=True)
+    features = np.concatenate(role_features)
+    labels = np.concatenate(role_labels)
+    sizes = [len(sequences) for sequences in role_features]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
     return dealt(Dataset(features, labels, source, checksum), owners)
 
 
@@ -71,17 +74,18 @@ def encode(text: str) -> NDArray[np.uint8]:
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Cuts a role's text (characters,) into sequences of 80 numbers, and labels each with the next number.
 
-    The text is between BEGIN and END, and PADDING fills up the last sequence. Returns features (n, 80) and
-    labels (n, 80).
+    BEGIN comes before the text and END after it, and PADDING fills the last sequence. Returns features
+    (n, 80) and labels (n, 80).
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
-    n_labels = len(tokens) - 1  # every token but BEGIN
-    padded = np.pad(tokens, (0, -n_labels % LENGTH), constant_values=PADDING)
-    features = padded[:-1].reshape(-1, LENGTH).copy()  # to change them but not the labels
+    n_labels = len(tokens) - 1  # BEGIN is not a label
+    n_padding = -n_labels % LENGTH  # up to a multiple of LENGTH labels
+    padded = np.pad(tokens, (0, n_padding), constant_values=PADDING)
     labels = padded[1:].reshape(-1, LENGTH)
-    # No token follows END, so END only occurs as a label.
-    features[labels == PADDING] = PADDING
-    return features, labels.astype(np.int32)
+    features = padded[:-1].reshape(-1, LENGTH)
+    # No token follows END, so END is a label but not a feature.
+    features = np.where(labels == PADDING, PADDING, features)
+    return features.astype(np.uint8), labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
@@ -112,32 +116,33 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     """Returns (speaker, lines) for each speech in the lines of a play, without stage directions.
 
     A speech begins with its speaker's name, indented by one or two spaces, and continues while lines are
-    indented further. In one play, names are in capitals and not indented. Stage directions are lines that
-    begin with a word such as Enter or Exit or that are indented further than verse, and the rest of a line
-    after three or more spaces.
+    indented further. In one play, names are in capitals and not indented. There are three kinds of stage
+    directions: lines that begin with a word such as Enter or Exit, lines that are indented further than
+    verse, and the rest of a line after three or more spaces.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
         return sum(pattern.match(line) is not None for line in play)
 
     name_pattern = max(_NAME, _CAPITALS, key=count_names)
-    deepest_name = 0 if name_pattern is _CAPITALS else 2  # the largest indent of a name, in spaces
+    max_name_indent = 0 if name_pattern is _CAPITALS else 2
+    max_verse_indent = max_name_indent + 4
 
     speeches: list[tuple[str, list[str]]] = []
-    is_speech = False  # the line before belongs to the last speech
+    in_speech = False  # whether the previous line belongs to the last speech
     for line in filter(str.strip, play):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         if name is not None:
             speaker = name["name"].upper()  # a play may print a name as Anne and as ANNE
-            rest = _strip_directions(line[name.end() :])
-            speeches.append((speaker, [rest]))
-            is_speech = True
-        elif indent <= deepest_name:  # such as a heading
-            is_speech = False
-        # Verse is indented by at most four spaces more than a name.
-        elif is_speech and indent <= deepest_name + 4 and not _DIRECTION.match(line):
-            speeches[-1][1].append(_strip_directions(line))
+            first_line = _strip_directions(line[name.end() :])
+            speeches.append((speaker, [first_line]))
+            in_speech = True
+        elif indent <= max_name_indent:  # such as a heading
+            in_speech = False
+        elif in_speech and indent <= max_verse_indent and not _DIRECTION.match(line):
+            _, lines = speeches[-1]
+            lines.append(_strip_directions(line))
     return speeches
 
 
@@ -153,7 +158,7 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 def _read_text(content: bytes) -> Arrays:
     """Reads the complete works: the names of roles, the lengths of their texts, and their joined texts."""
-    # This drops a byte order mark at the beginning. Bytes that are not UTF-8 become unknown characters.
+    # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must have plays with speakers, in the form of the package's text")
     texts = [encode(text) for text in texts_by_role.values()]

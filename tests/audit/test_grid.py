@@ -6,7 +6,7 @@ import pytest
 
 import audit
 from audit.adversaries.base import Adversary
-from audit.api import _audit_grid
+from audit.api import _audit_each
 
 FEATURES = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 traced = []
@@ -84,4 +84,4 @@ def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_f
 )
 def test_what_is_not_a_grid_is_refused(vary, says):
     with pytest.raises(audit.InputError, match=says):
-        _audit_grid(lambda **settings: None, {"vary": vary})
+        _audit_each(lambda **settings: None, {"vary": vary})

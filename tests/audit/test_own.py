@@ -23,7 +23,6 @@ from audit.errors import InputError
 from audit.report import audit_panels, style
 from audit.settings.make import setting_of
 from audit.training import build, game
-from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
 from tests import programs
 
@@ -140,7 +139,7 @@ def test_the_fastest_strategy_that_clips_rightly_is_chosen(
 
 def doubled():
     """Returns the example's adversary with doubled scores."""
-    adversary = own_adversary.constant_direction()
+    adversary = own_direction()
     return adversary._replace(score=lambda *seen: 2 * adversary.score(*seen))
 
 
@@ -150,11 +149,11 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
         settings = {**SMALL, "noise_multiplier": 0.01, **changes, "adversary": adversary}
         return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **settings)
 
-    first = audit(own_adversary.constant_direction())
+    first = audit(own_direction())
     assert first.conclusion.worlds[0].min() > first.conclusion.worlds[1].max()  # hardly any noise
     text = page(first).read_text()
-    assert "constant_direction" in text and "sees the final model only" in text
-    again = audit(own_adversary.constant_direction())
+    assert "own_direction" in text and "sees the final model only" in text
+    again = audit(own_direction())
     assert again.folder == first.folder and audit(doubled()).folder != first.folder
     argv = [sys.executable, "-m", "audit", "list", f"--out={tmp_path}"]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
@@ -166,7 +165,7 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
 def test_an_adversary_that_reads_what_changes_is_audited_anew(dataset, tmp_path, reads):
     """Its functions are the same objects but now compute something else."""
     factors = {"score": 1.0, "craft": 1.0}
-    ones = own_adversary.constant_direction()
+    ones = own_direction()
     adversary = ones._replace(
         score=lambda *given: factors["score"] * ones.score(*given),
         craft=lambda *given: factors["craft"] * ones.craft(*given),

@@ -35,7 +35,7 @@ def test_a_size_is_part_of_the_name():
         ("gpt:", "`model=gpt:`: give gpt or gpt:WIDTHxBLOCKS"),
         ("gpt:8x0", "`model=gpt:8x0`: give gpt or gpt:WIDTHxBLOCKS"),
         ("fcnn:8x2", "`model=fcnn:8x2`: fcnn has one size, give `model=fcnn`"),
-        ("no:8x2", "`model=no` is unknown"),
+        ("no:8x2", "`model=no` is not a model that trains on examples: choose one of"),
     ],
 )
 def test_other_names_are_refused(name, says):

@@ -163,7 +163,7 @@ audit --data=scores.npz | scores.npz cannot be used
 audit --model=fcnn --data=. | it does not have california_housing prepared
 audit --out= | --out=: name a folder
 audit --out=-x | --out=-x: name a folder without a dash
---model=nobody | --model=nobody is unknown
+--model=nobody | --model=nobody is not a model that trains on examples
 nosuch | no command 'nosuch'
 ../audit | no command '../audit'
 bound | --scores is missing: name a .npz
@@ -198,7 +198,7 @@ plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
 landscape --sigmas=0 | --sigmas=0: give numbers from 1e-06 to 1e+09
 landscape --batch_sizes=1.5 | give whole numbers
-federated --model=fcnn --data=housing.csv | --model=fcnn cannot be trained so: clients only get images
+federated --model=fcnn --data=housing.csv | --model=fcnn is not a model that trains on clients: choose one of
 federated --model=linear --data=images.npz --clients=41 | --clients must be between 1 and 40
 canife --data=nowhere.npz | nowhere.npz
 """

@@ -115,7 +115,7 @@ def test_the_choice_is_the_largest_tensor_that_can_be_used():
         ("b", 5, "`within=b` is float16, in which rounding hides small updates"),
         ("d", 5, "`within=d` is the same tensor as a, which counts it twice"),
         ("c", 46, "`canaries` must be at most 45, half the parameters of c, got 46"),
-        ("c", "many", "count"),
+        ("c", "many", "canaries"),
     ],
 )
 def test_what_breaks_the_law_is_refused(within, count, says):

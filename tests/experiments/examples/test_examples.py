@@ -22,19 +22,11 @@ def run_example(capsys, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "least", "needs"),
-    [
-        ("directions_opacus.py", 9, "opacus"),
-        ("ranks_text.py", 2.5, "torch"),
-    ],
-)
-def test_an_example_audits_a_custom_training_run(capsys, tmp_path, monkeypatch, name, least, needs):
+def test_an_example_audits_a_custom_training_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pytest.importorskip(needs)
     pytest.importorskip("torch").manual_seed(0)
-    epsilons = run_example(capsys, name)
-    assert least < epsilons["exact_null"] < epsilons.get("upper bound", 20)
+    epsilons = run_example(capsys, "ranks_text.py")
+    assert 2.5 < epsilons["exact_null"] < epsilons.get("upper bound", 20)
     assert (tmp_path / "page.html").exists()
 
 
