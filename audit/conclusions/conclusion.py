@@ -3,12 +3,10 @@
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
+from audit.evidence.arrays import Array
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
@@ -21,8 +19,8 @@ from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.methods.method import Assumption, Method, Pair
 
-Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
-_LEAST_P_VALUE = 1e-6  # the approximation is not accurate below
+Worlds = tuple[Array, Array]
+_LEAST_P_VALUE = 1e-6  # smaller p-values are not accurate
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -38,7 +36,7 @@ class UpperBound(NamedTuple):
       epsilon: the bound on epsilon at the conclusion's delta.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: its assumption.
-      name: its name in sentences and figures; "claim" if it was stated and not computed here.
+      name: its name in sentences and figures; "claim" if the user stated it and we did not compute it.
       label: its name in tables.
       hidden: True for the hidden-state bound, for an adversary who sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
@@ -136,17 +134,17 @@ class Conclusion(NamedTuple):
     Attributes:
       is_one_run: True if all scores are of the canaries of a single run.
       has_one_canary: True if there are several runs with one canary each. Their scores are independent.
-      law_is_known: True if scores of left-out canaries have a known distribution (fresh directions, or
-        ranks).
-      has_tied_scores: True if scores of one of several runs may depend on each other, and have no known
-        distribution.
+      law_is_known: True if there are several runs, and scores of left-out canaries have a known distribution
+        (fresh directions, or ranks).
+      has_tied_scores: True if there are several runs, and the scores of a run may depend on each other and
+        have no known distribution.
       bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
-      epsilon: the proven epsilon for any curve, or 0. For a single run it is the largest such bound.
+      epsilon: the lower bound for any curve. For a single run it is the largest such bound, or 0.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
-      is_claimed: True if the bound for all models was stated, and not computed from the steps.
+      is_claimed: True if the user stated the bound for all models, and we did not compute it from the steps.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
       auc: the area under the ROC curve; None for a single run without left-out canaries.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None without
@@ -203,10 +201,12 @@ class Conclusion(NamedTuple):
 
     @property
     def fresh(self) -> Fresh:
+        """Returns the evidence if `law_is_known`."""
         return cast(Fresh, self.evidence)
 
     @property
     def one_run(self) -> OneRun:
+        """Returns the evidence if `is_one_run`."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -234,20 +234,20 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the one
-        for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu comes
-        before both.
+        Bounds of a single run keep their order. For several runs the bound for any curve comes first, and
+        then the bound for a Gaussian curve. If left-out scores have a known distribution and there is an
+        upper bound on mu, the lower bound on mu comes before both.
         """
         if self.pair is None:
             return self.bounds
         methods = [self.pair.free, self.pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        # A dict drops repeats and keeps the order.
+        # A dict drops repeated bounds and keeps their order.
         return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
-        """Returns the estimates, then the bounds as computed."""
+        """Returns the estimates, and then the bounds in their original order."""
         return (*self.estimates, *self.bounds)
 
     def bound(self, method: str) -> Bound:
