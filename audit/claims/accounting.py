@@ -18,8 +18,8 @@ FIRST = "first"
 LAST = "last"
 MAX_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers we ignore sampling
-# The spacing of the grid of privacy losses. Below the noise multiplier _SMALL_NOISE losses are large, and the
-# grid is coarser: _RELATIVE_GRID times epsilon, and at least _MIN_COARSE_GRID.
+# The spacing of privacy losses. Below the noise multiplier _SMALL_NOISE losses are large, and the spacing is
+# _RELATIVE_GRID times epsilon, and at least _MIN_COARSE_GRID.
 _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
@@ -81,9 +81,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
     multipliers below 0.3 it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound is
-    loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it is 0.0004 instead
-    of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma = 10,000, q = 0.5, 100,000
-    steps).
+    loose if epsilon or the losses of a step are not much larger than 1e-4.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -124,9 +122,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    Privacy losses are rounded to a grid with a spacing of 1e-4. For noise multipliers below 0.3, the spacing
-    is 1e-4 times the epsilon of the same steps without sampling, at delta 1e-5. `counts_sampling` must be
-    True for the steps.
+    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon of
+    the same steps without sampling, at delta 1e-5. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

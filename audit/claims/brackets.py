@@ -39,10 +39,10 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw such a step. The adversary sees the model after every step, but
-    does not know the example's steps. The composition of epochs, for an adversary who knows these steps, is
-    another upper bound. It is the only bound for a noise multiplier below 0.1, and for a delta below 1e-12,
-    which is close to the rounding errors of probabilities.
+    Balls in bins and random allocation draw such a step. The adversary sees every model, but does not know
+    the example's steps. The composition of epochs, for an adversary who knows them, is another upper bound.
+    It is the only bound for a noise multiplier below 0.1, and for a delta below 1e-12, which is close to the
+    rounding errors of probabilities.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -83,12 +83,11 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The adversary sees all models. The bound is the epsilon of a bad case (Chua et al., 2024, "How private are
-    DP-SGD implementations?", Section 4): the example's gradient is C, and all other gradients are -C. So the
-    sum of its batch is 2 C above the other sums. Without the example its gradient is 0, and this sum is only
-    C above the others. The adversary uses only the largest noisy sum of each epoch, rounded to a bucket.
-    Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are
-    rounded down.
+    It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
+    the example's gradient is C, and all other gradients are -C. So the sum of its batch is 2 C above the
+    other sums. Without the example its gradient is 0, and this sum is only C above the others. The adversary
+    uses only the largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own
+    shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 for a noise multiplier below 0.05, which makes privacy losses too large, and for a delta
     below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier

@@ -92,7 +92,7 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test with false-positive rate alpha, of alpha's shape."""
+        """Returns `Claim.power`, in the shape of alpha."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
@@ -112,7 +112,7 @@ class Gdp(GaussianClaim):
     mu: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for a mu below 0 or above 1e12."""
+        """Checks and stores mu."""
         mu = number("mu", self.mu, float)
         require(0 <= mu <= MAX_MU, f"`mu={mu:g}`: give a number from 0 to {MAX_MU:g}")
         self._store(mu=mu)
@@ -159,7 +159,7 @@ class EpsilonDelta(Claim):
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test with false-positive rate alpha, of alpha's shape.
+        """Returns `Claim.power`, in the shape of alpha.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
         2015). The first bound is the guarantee for the event that the test rejects. The second is the
@@ -238,11 +238,10 @@ class DpSgd(Claim):
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test with false-positive rate alpha, of alpha's shape.
+        """Returns `Claim.power`, in the shape of alpha.
 
         Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is an upper bound: the largest
-        power that dp-accounting's deltas at a grid of epsilons allow. We ignore sampling if
-        `accounting.counts_sampling` is False.
+        power that dp-accounting's deltas at a grid of epsilons allow.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -281,11 +280,10 @@ class RandomAllocation(Claim):
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test with false-positive rate alpha, of alpha's shape.
+        """Returns an upper bound on `Claim.power`, in the shape of alpha.
 
-        It is the smaller of two upper bounds. The first comes from the composition of epochs, which is
-        mu-GDP. The second comes from the (epsilon, delta) pairs of `account_allocation`, for noise
-        multipliers of at least 0.1.
+        It is the smaller of two bounds: for the composition of epochs, which is mu-GDP, and, for noise
+        multipliers of at least 0.1, for the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

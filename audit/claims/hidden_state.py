@@ -24,7 +24,7 @@ from audit.methods.method import Assumption
 from audit.written import at_most
 
 MAX_STEPS = 10**7
-# The limits of constants and noise that are not 0. Squares of their ratios do not overflow or underflow.
+# The limits of constants and noise that are not 0, so squares of their ratios do not overflow.
 _MIN = 1e-50
 _MAX = 1e50
 MAX_MU = 1e12  # a larger mu does not convert to epsilon
@@ -128,9 +128,8 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t hides a part a_t of the distance between both models, its payment
-    (`HiddenStateBound`). We compute the payments with the smallest mu. The bound is infinite if a step has a
-    shift and no noise.
+    The noise of step t hides a part a_t of the distance between both models (`HiddenStateBound`). We choose
+    these payments for the smallest mu. The bound is infinite if a step has a shift and no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -205,7 +204,7 @@ def make_hidden_state(
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
-    if np.any(constants != 1):  # constants of 1 are the same for all factors
+    if np.any(constants != 1):
         for factor in margins:
             wider = periods._replace(lipschitz=stretch_more(constants, factor))
             margins[factor] = compute(wider)
@@ -250,9 +249,9 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     """Returns the payments a_t of `hidden_state_bound` in units of the noise n_t, and maps that attain mu.
 
-    W_t is the product of all c_j after t: a shift at step t changes the last model by at most W_t times the
-    shift. The best payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
-    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. The regression is constant on blocks of steps, with
+    W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
+    payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
+    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, with
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -271,15 +270,14 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # Each point of the regression is a shift, with the noise from its step up to the next shift.
+    # The points of the regression are the shifts, with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # In each block we divide W_t n_t by its largest value, and multiply x by it. This leaves a_t / n_t
-    # unchanged.
+    # Scaling W_t n_t down and x up by the same factor leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -299,8 +297,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the first points of the blocks of a weighted isotonic regression of sum / weight.
 
-    The arguments are the logarithms of the points' sums and weights. We pool adjacent violators in
-    logarithms, since `scipy.optimize.isotonic_regression` would overflow.
+    We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
     blocks: list[
         tuple[int, float, float]

@@ -63,12 +63,12 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees a number x. Under the distribution Q it is only noise, with the standard deviation
-    `deviation`. Under P it is noise plus a random number of insertions, one of `counts` (n,) with
-    `log_probabilities` (n,). The density ratio P / Q rises in x. So the most powerful event is x above a
-    threshold (sign 1, more likely under P) or below it (sign -1, more likely under Q). At the right threshold
-    the ratio of the larger to the smaller density is e^epsilon, and the event's larger probability is
-    e^epsilon times its smaller probability, plus delta.
+    The adversary sees x: only noise of this standard deviation (distribution Q), or noise plus a random
+    number of insertions (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The density
+    ratio P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely under P) or
+    below it (sign -1, more likely under Q). At the right threshold the ratio of the larger to the smaller
+    density is e^epsilon, and the event's larger probability is e^epsilon times its smaller probability, plus
+    delta.
     """
 
     def compute_log_ratio(x: float) -> float:

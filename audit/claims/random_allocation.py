@@ -1,16 +1,15 @@
 """The leak of training if each epoch uses an example in a single, random step.
 
 Balls in bins and random allocation draw such a step. All models together show an epoch's b noisy sums z_i,
-and one of them, which the adversary does not know, uses the example. Let X be the ratio of the densities of
-these sums with and without the example:
+and an unknown one uses the example. Let X be the ratio of their densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
 
 X has the mean 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+] for
-removing it. Both are means of a convex function of X. They are also convex in each term of the sum, and in
-the ratio of each epoch, since the ratio of several epochs is a product. So delta rises if we spread the
-probability mass of X about its mean, and falls if we concentrate it at its mean. After each sum of two terms
-we move the mass to a grid in one of these ways. The error is of second order in the grid's width.
+removing it. Both are means of a convex function of X, and so of each term of the sum and of each epoch's X,
+since the ratio of several epochs is the product. So delta rises if we spread the probability mass of X about
+its mean, and falls if we concentrate it at its mean. After each sum of two terms we move the mass to a grid
+in one of these ways. The error is of second order in the grid's width.
 
 Source: Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio;
 Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv
@@ -46,7 +45,7 @@ class _Ratio(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: The part of the expected value that comes from above the last value; 0 in a lower bound.
+      beyond: The part of the expected value from above the last value; 0 in a lower bound.
       terms: The number of terms.
     """
 
@@ -71,8 +70,7 @@ def account_allocation(
       epochs: The number of epochs.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms according to the binary digits of b: for b = 5, the mean of 1
-    # term and the mean of 4 terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, of 1 and of 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -97,8 +95,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # The probabilities of cells without the example, and with it. The latter equal the former times the
-    # term's mean in the cell.
+    # Without and with the example. The second equals the first times the term's mean in the cell.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     # We drop far cells that underflow to 0, which lowers delta. An upper bound keeps their part of the mean.
@@ -201,8 +198,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid has the values first * grid, (first + 1) * grid, ... of log X, `size` in all. The rounding
-    # errors of epochs add up, so more epochs need a finer grid, up to _MAX_LOSSES values.
+    # The grid has the `size` values first * grid, (first + 1) * grid, ... of log X. The rounding errors of
+    # epochs add up, so more epochs need a finer grid.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
@@ -212,9 +209,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         points = np.exp(grid * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass above the grid counts as an infinite loss. It is `beyond`, and also 1
-        # minus the other masses. Rounding makes both differ, and the larger is safe. Without the example,
-        # -log X is infinite at X = 0.
+        # With the example, the mass above the grid counts as an infinite loss: `beyond`, or 1 minus the
+        # masses. Rounding makes them differ, and the larger is safe. Without it, -log X is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())
     else:

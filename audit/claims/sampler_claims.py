@@ -57,7 +57,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with noise-only steps at the end; None if none were requested.
+      tail: the bound with these steps; None if none were requested.
       assumes: the assumptions of both bounds.
     """
 
@@ -75,7 +75,7 @@ class SamplerClaim:
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
-      yours: True for the caller's sampler, and False for a sampler to compare it to.
+      yours: False for a sampler to compare with.
     """
 
     sampler: str
@@ -94,7 +94,7 @@ class SamplerClaims:
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       neighbours: the neighbouring relation.
-      order: the condition on the order of examples; empty if there is no condition.
+      order: the condition on the order of examples; may be empty.
       rows: the claims; the first is for the caller's sampler.
     """
 
@@ -121,9 +121,9 @@ class _Sampler(NamedTuple):
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to the bounds on epsilon for an
         adversary who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition of the claim; if empty, the advice comes from `_advise_changes`.
-      unseen: the models or batches that nobody may see; otherwise the last model's bound is not valid.
-      order: the condition on the order of examples; empty if there is no condition.
+      advice: the condition of the claim; if empty, `_advise_changes` gives advice.
+      unseen: what the adversary must not see if the last model's bound is to be valid.
+      order: the condition on the order of examples; may be empty.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
@@ -199,7 +199,7 @@ def sampler_claims(
     if tail:
         longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
         with_tail = min(method.bound(longer, delta).epsilon, upper)
-        poisson_with_tail = poisson.upper  # our bound on the last model ignores the tail
+        poisson_with_tail = poisson.upper
     last_model = LastModel(upper, with_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
@@ -226,7 +226,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # From sigma = 1 we go down until the leak is too large, and then up until it is small enough.
+    # The search goes down from sigma = 1 until the leak is too large, and then up until it is not.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -243,10 +243,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
 
 def _check_count(name: str, value: int, least: int) -> None:
-    """Raises InputError unless a value is a whole number from `least` to a million.
-
-    `name` is the argument's name, for the message.
-    """
+    """Raises InputError unless the argument `name` is a whole number from `least` to a million."""
     require(
         least <= number(name, value, int) <= _MAX_STEPS,
         f"`{name}={value}`: give {least} to {_MAX_STEPS:,}",
@@ -323,8 +320,8 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    The advised noise is enough for any order of batches: training uses an example once an epoch, so it is
-    mu-GDP with mu = sqrt(epochs) / sigma. `last_model` has the bounds for the caller's sampler.
+    With the advised noise any order of batches leaks `poisson`: training uses an example once an epoch, so it
+    is mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"

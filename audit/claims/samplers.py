@@ -110,13 +110,12 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # these multiply only shifts before `first`
-    # Constants multiply the shifts of earlier steps, so we add their logs from the end.
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
         log_w=np.append(log_w, 0.0),
-        log_before=np.append(-np.inf, log_before),  # no steps are before the first; log 0 is -inf
+        log_before=np.append(-np.inf, log_before),  # the log of an empty sum is -inf
         log_after=np.append(log_after, -np.inf),
         first=first,
     )
@@ -128,7 +127,7 @@ def compute_order_mus(
     """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
 
     A participation in step t shifts the last model by at most W_t s_t. The noise from step t up to the next
-    participation hides it, with a variance that is the sum of W^2 over these steps. mu equals the mu of
+    participation hides the shift; its variance is the sum of W^2. mu equals the mu of
     `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
@@ -149,9 +148,9 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
     A participation with the shift s has the weight W in the last model (`StepWeights`). Every order has a
-    stack of blocks of participations. Each participation becomes a new block on top. The top block absorbs
-    the block below while the slope of the lower block, sum of W s / sum of W^2, is at least as large. mu^2 is
-    the sum over blocks of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    stack of blocks. Each participation becomes a new block on top, which absorbs the block below while the
+    slope of the lower block, sum of W s / sum of W^2, is at least as large. mu^2 is the sum over blocks of
+    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -188,8 +187,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    It is the difference of two cumulative sums. We take sums from the start of training or from its end,
-    whichever is more precise. For `weights` and `orders` see `compute_order_mus`.
+    It is the difference of two cumulative sums, from the start or the end of training, whichever is more
+    precise. For the arguments see `compute_order_mus`.
     """
     end = np.full(len(orders), len(weights.log_w) - 1)  # comes after the last participation
     following = np.column_stack([orders[:, 1:], end])
@@ -235,8 +234,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order. With Lipschitz constants of at most 1, the worst order uses the
-    example in the last step of every epoch.
+    It is the bound for the worst order: with Lipschitz constants of at most 1, the last step of every epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
@@ -270,8 +268,7 @@ def bound_one_of_each_epoch(
         probabilities = np.full(len(places), 1 / len(places))
         return _mix_orders(schedule, places + first_steps, probabilities, delta)
 
-    # Each row of `mus` has the mu of a random order from every stratum. We fill a chunk of rows at a time, to
-    # save memory.
+    # Each row of `mus` has the mu of a random order from every stratum. Chunks of rows save memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, _MIN_DRAWS)
@@ -315,8 +312,8 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Cuts the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum has one interval of steps in each of the last epochs, and all steps of earlier epochs.
-    Intervals are shortest near the end of an epoch, where a step matters most.
+    A stratum has one interval of steps in each of the last epochs, and any steps before. Intervals are
+    shortest near the end of an epoch, where a step matters most.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates rounding, and 2 avoids a
@@ -326,13 +323,13 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
 
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    if batches == intervals:  # each step is an interval, but rounding would merge some edges
+    if batches == intervals:  # rounding would merge some edges
         edges = np.arange(1, batches + 2)
     bounds = np.sort(batches + 1 - edges)
     lows = bounds[:-1]
     highs = bounds[1:]
 
-    # All combinations of intervals. Without last epochs there is only the empty combination.
+    # Without last epochs there is a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
@@ -343,14 +340,14 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
     With the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
-    increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and when a participation moves
-    to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: in each epoch it takes
-    part in the last step, with the largest W, that the stratum allows.
+    increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and if a participation moves
+    to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each epoch uses the last
+    step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # A stratum allows all steps of the epochs before the last ones.
+    # A stratum allows all steps of earlier epochs.
     last_steps = batches * np.arange(1, epochs + 1) - 1
     orders = np.tile(last_steps, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
@@ -371,9 +368,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model for Poisson sampling, with the same rate in each step.
 
-    If there are many orders, we simulate them. A bound on their mean delta needs an upper bound on mu. We use
-    the mu of a hypothetical order that is worse than nearly all others (`_find_latest_steps`), and reserve a
-    thousandth of delta for the remaining orders.
+    We simulate many orders. A bound on their mean delta needs an upper bound on mu: the mu of a hypothetical
+    order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for
+    the remaining orders.
 
     Args:
       schedule: The steps of training.
@@ -400,8 +397,8 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. No order gets more participations than the worst order;
-        # the reserved part of delta covers longer orders.
+        # Gaps between participations are geometric. The reserved part of delta covers orders with more
+        # participations than the worst order.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # steps count from 0
         orders[orders >= steps] = no_participation
@@ -418,9 +415,9 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations in the last 1, 2, 4, ... steps, and in all steps. A random order
-    exceeds any of these bounds with a probability of at most `dropped`. The result is the order with the most
-    and latest participations that meets all bounds. `rate` is the probability of each participation.
+    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, with the
+    probability `rate` for each step, exceeds a bound with a probability of at most `dropped`. The result is
+    the order with the most and latest participations that meets all bounds.
     """
     # The bounds are quantiles of binomial distributions. Each may fail with an equal part of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
@@ -465,7 +462,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
         largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
-    # `worst` proves that the mean delta is small enough at the last epsilon, so we do not test it.
+    # The mean delta is small enough at the last epsilon, so we do not test it.
     first = bisect_left(range(_NUM_EPSILONS), True, key=is_bounded)
     return float(grid[first])
 
@@ -473,11 +470,10 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of a distribution from 0 to `largest`, from independent values (R,).
 
-    It is the smaller of two bounds, and each is below the mean with a probability of at most `error`;
-    `log_inverse_error` is log(1 / error). The first bound is the empirical Bernstein inequality (Maurer and
-    Pontil, 2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963,
-    Theorem 1): the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, where KL is
-    the divergence of two coins with these probabilities.
+    It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
+    `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
+    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
+    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for coins.
     """
     if largest == 0:
         return 0.0

@@ -29,10 +29,7 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Returns B(L) / A(L) times values (T, ...), along their first axis.
-
-    L is the shift by a step. `numerator` and `denominator` are the coefficients of the polynomials B and A.
-    """
+    """Returns B(L) / A(L) times values (T, ...), for polynomials B and A in the shift L by a step."""
     from scipy import signal  # slow to load
 
     return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
@@ -81,11 +78,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns (1,) ones, and (T, T): the weight in step t's noise of the raw noise of step t - i.
-
-        These are the two arrays of `Coefficients` in audit/mechanism/dpsgd.py for a strategy without
-        constant diagonals.
-        """
+        """Returns 1 (1,), and for (t, i) the weight of step t - i's raw noise in step t's noise (T, T)."""
         inverse = self.solve(np.eye(steps))
         weights = np.zeros_like(inverse)
         for step in range(steps):

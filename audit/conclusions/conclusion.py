@@ -134,13 +134,13 @@ class Conclusion(NamedTuple):
     Attributes:
       is_one_run: True if all scores are of the canaries of a single run.
       has_one_canary: True if there are several runs with one canary each. Their scores are independent.
-      law_is_known: True if there are several runs, and scores of left-out canaries have a known distribution
-        (fresh directions, or ranks).
-      has_tied_scores: True if there are several runs, and the scores of a run may depend on each other and
-        have no known distribution.
+      law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
+        directions, or ranks).
+      has_tied_scores: True for several runs if the scores of a run may depend on each other and have no known
+        distribution.
       bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
-      epsilon: the lower bound for any curve. For a single run it is the largest such bound, or 0.
+      epsilon: the lower bound for any curve; for a single run the largest one, or 0.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
@@ -234,9 +234,9 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        Bounds of a single run keep their order. For several runs the bound for any curve comes first, and
-        then the bound for a Gaussian curve. If left-out scores have a known distribution and there is an
-        upper bound on mu, the lower bound on mu comes before both.
+        Bounds of a single run keep their order. Otherwise the bound for any curve comes first, and then the
+        bound for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu
+        comes before both.
         """
         if self.pair is None:
             return self.bounds

@@ -40,9 +40,8 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether repeated rows are independent runs or pasted copies.
 
-    There are two readings of the scores: with all rows, and with each repeated row counted once. We take the
-    smaller bound of both readings, and reject a claim only if both readings do. Scores and estimates come
-    from the reading that proves less.
+    We take the smaller bound of both readings of the rows, and reject a claim only if both readings do.
+    Scores and estimates come from the reading that proves less.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.
@@ -190,11 +189,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     `worlds` has the scores with the canary, and the scores without it. There are two reasons for doubt, both
     with at least 5 scores per world:
 
-    - All scores of one world are equal while the scores of the other world vary. Then the runs shared a seed,
-    or scores were never filled in. Exceptions are saturated scores, which equal an extreme of the other
-    world, and worlds with many repeated scores, such as guesses and failed runs.
-    - Every score with the canary equals the score without it in the same row, plus a constant. Then the two
-    runs of each row shared a seed.
+    - All scores of one world are equal while the others vary: its runs shared a seed, or scores were never
+    filled in. Exceptions are saturated scores, which equal an extreme of the other world, and worlds with
+    many repeated scores, such as guesses and failed runs.
+    - Every score with the canary equals the score without it in the same row, plus a constant: the two runs
+    of each row shared a seed.
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
@@ -230,10 +229,10 @@ def _describe_equal_shifts(worlds: Worlds) -> str:
 def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -> bool:
     """Returns True if scores are clearly lower with the canary than without, as with the wrong sign.
 
-    Scores are reversed if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries
-    may all be equal, so we multiply the standard error for independent scores by sqrt(K). For a single run we
-    assume independent scores, but do not call them reversed if a bound is above 0. We compare cosines with a
-    known null distribution to its mean 0 and its standard deviation 1 / sqrt(d).
+    The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
+    so we multiply the standard error for independent scores by sqrt(K). For a single run we assume
+    independent scores, but do not call them reversed if a bound is above 0. We compare cosines with a known
+    null distribution to its mean 0 and standard deviation 1 / sqrt(d).
     """
     dependent = max(evidence.canaries)  # K
     if isinstance(evidence, OneRun):
@@ -282,9 +281,9 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0  # a claim of mu-GDP is tested only by the bound on mu
     else:
-        # Each of the two bounds is wrong with a probability of at most 1 - confidence, so at least one is
-        # wrong with at most twice this probability. But in simulations with a Gaussian curve, the bound on
-        # epsilon was wrong only if the bound on mu was, too (tests/audit/conclusions/test_claim_tests.py).
+        # Each of the two bounds is wrong with a probability of at most 1 - confidence, and in theory one of
+        # them up to twice as often. But on a Gaussian curve the bound on epsilon does not add errors to the
+        # errors of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -303,8 +302,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
     We bet that more canaries exceed a threshold than the claim allows. `seen` of the result is the smallest
-    departure from the claim that the test would have found. Returns None without a claimed curve, or if the
-    scores of left-out canaries refute their distribution.
+    departure from the claim that the test would find. Returns None without a claimed curve, or if left-out
+    scores refute their distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # `holds` is False if left-out canaries of several runs refute the distribution.
@@ -333,8 +332,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns a function from false-positive rates to the largest true-positive rates under the claims.
 
-    Two claims may be known: the mu of the tightest upper bound, and the claim about the mechanism. If both
-    are known, we use the smaller rate, since both must be true. Returns None if neither is known.
+    Two claims may be known: the mu of the tightest upper bound, and the claim about the mechanism. With both,
+    the smaller rate counts. Returns None without a claim.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -36,7 +36,7 @@ MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
 _MAX_ENUMERATED = 1000  # orders of batches, or strata of simulated orders
-_ROUNDING = 1e-6  # smaller distances are rounding errors; in units of the shift by an insertion
+_ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
 # Reasons why there is no bound.
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"
@@ -104,7 +104,7 @@ def hidden_state(
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns mu of an adversary who inserts along a direction in which the data have no gradients.
+    """Returns mu of an adversary who inserts along a single direction without other gradients.
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
@@ -180,8 +180,8 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    If the adversary does not know the order of batches, mu and epsilon come from the mixture over orders, and
-    `paid` and `attained_by` from the steps of `_find_shifts`.
+    If a sampler hides the order, mu and epsilon come from the mixture over orders, and `paid` and
+    `attained_by` from the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -197,8 +197,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    There is no such bound without noise, or for k > 1, since any step must be able to insert the canary.
-    `constants`, the Lipschitz constants, are a number or (T,).
+    It needs noise, and k = 1, since any step must be able to insert the canary. The Lipschitz constants are a
+    number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -211,8 +211,8 @@ def _find_mixture(
 def _find_shifts(setting: Setting) -> Array:
     """Returns the shift by the canary (T,) at each step: 1 if the step inserts it, else 0.
 
-    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws one
-    step of each epoch, we assume its last step. With Poisson sampling we assume all steps that may insert it.
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. For a sampler by epochs we
+    assume the last step of each epoch, and for Poisson sampling all steps that may insert it.
     """
     schedule = setting.schedule
     place = schedule.place
@@ -229,10 +229,7 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders, cached since simulation takes seconds.
-
-    `constants` (T,) are the Lipschitz constants of steps.
-    """
+    """Returns the bound for the mixture over orders. Simulation takes seconds, hence the cache."""
     batches = (
         sampler.batches or 1
     )  # Poisson sampling has no epochs, so each step counts as an epoch
@@ -268,8 +265,7 @@ def _find_constant(
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping
     (`may_clip`), the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
     since clipping is a projection. By the triangle inequality the constant is
-    |1 - eta lambda| + eta max(negative, positive). `may_clip` is False for losses that are convex in w'x,
-    since they stay convex with clipping.
+    |1 - eta lambda| + eta max(negative, positive). Losses that are convex in w'x stay convex with clipping.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
@@ -281,8 +277,7 @@ def _find_constant(
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why the hidden-state bound is invalid for a setting with any model; empty if it may be valid.
 
-    Apart from canary and noise, a step must be an exact function of the previous model, and the same function
-    with and without the canary.
+    Apart from canary and noise, a step must be an exact function of only the previous model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -303,7 +298,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # instead of a number of rehearsals: the usual number for the model's size
+USUAL = 0  # stands for the usual number of rehearsals for the model's size
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 
@@ -325,9 +320,10 @@ def count_rehearsals(
         a bound.
     """
     words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
-    # An array cannot be compared with words.
-    require(requested is None or isinstance(requested, str), words)
-    require(requested in (None, MEASURED, UNMEASURED), words)
+    is_word = requested is None or isinstance(
+        requested, str
+    )  # an array cannot be compared with words
+    require(is_word and requested in (None, MEASURED, UNMEASURED), words)
     if rehearsals is not None:
         require_rehearsals(requested, rehearsals)
     row = task.task(setting.model)

@@ -35,9 +35,8 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion with all other fields.
 
-    We compare the upper bounds to two lower bounds: `free` is the largest lower bound that is valid for any
-    trade-off curve. `largest` is the largest of all lower bounds, including those for a Gaussian curve unless
-    the scores refute this curve.
+    We compare the upper bounds to two lower bounds: `free` is the largest one for any trade-off curve, and
+    `largest` the largest of all, which may assume a Gaussian curve unless the scores refute it.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -109,8 +108,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     """Returns the verdict on a conclusion without a violation: no proof, or a leak.
 
-    `free` is the largest lower bound that is valid for any trade-off curve. `largest` is the largest of all
-    lower bounds, including those for a Gaussian curve unless the scores refute this curve.
+    `free` and `largest` are the two lower bounds of `judge`.
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if free.epsilon >= _SHOWN:
@@ -159,9 +157,9 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline for a proven leak: for several runs, the lower bound next to an upper bound.
 
-    If the tightest upper bound is for the last model, the headline also has the upper bound by composition,
-    and in brackets a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all
-    models, and reports if no scores of so few runs could reject this upper bound.
+    If the tightest upper bound is for the last model, the headline also has the bound by composition, and in
+    brackets a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
+    reports if no scores of so few runs could reject it.
     """
     if conclusion.is_one_run:
         return "This training leaks."
@@ -210,10 +208,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence, with a leading space, about the test of a Gaussian curve.
-
-    It is empty for designs that need no such test.
-    """
+    """Returns a sentence about the test of a Gaussian curve, with a leading space; may be empty."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.has_tied_scores:

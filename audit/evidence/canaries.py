@@ -46,12 +46,12 @@ from audit.written import counted
 _PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
 _LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
-# The number of quantiles of a known distribution, which figures show instead of left-out canaries' scores.
+# The number of quantiles of a known distribution, for figures.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
-# The dimension of the cosines that stand for ranks. sqrt(dimension) times a cosine is normal to 1e-11, up to
-# 9 deviations.
+# The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
+# deviations.
 RANK_DIMENSION = 10**12
 
 
@@ -169,7 +169,7 @@ class Coins(NamedTuple):
 
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): some runs to choose a threshold (`_draw_pilots`), and the others."""
-        # Each pair of a score's rank and a bit of presence gets its own integer.
+        # A different integer for each pair of rank and bit.
         pilot, rest = _draw_pilots(2 * _ranks(self.scores) + self.presence)
         return self.select(pilot), self.select(rest)
 
@@ -189,7 +189,7 @@ class Coins(NamedTuple):
         """Returns errors with larger scales for a user's coins, which may be unfair, and the remaining error.
 
         `error` is the probability that a bound may fail. Confidence limits of the coins' probability use a
-        tenth of it (see the module's docstring). For our own coins, both arguments are returned unchanged.
+        tenth of it (module's docstring). Our own coins change nothing.
         """
         if not self.given:
             return errors, error
@@ -238,7 +238,7 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each set to choose a threshold (`_draw_pilots`), and the others."""
+        """Returns (pilot, rest), as `Coins.split` does, with runs of both sets in each."""
         ranks = _ranks(np.concatenate(self.pooled()))
         ranks_in, ranks_out = np.split(ranks, [self.inserted.size])
         pilot, rest = _draw_pilots(
@@ -251,16 +251,13 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors in each run of guessing that canaries with scores above a threshold are in.
-
-        Runs with the canaries give misses, and runs without them give false alarms.
-        """
+        """Returns the misses of runs with the canaries, and the false alarms of runs without them."""
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns both arguments unchanged. `Coins.widen` changes them, but this design has no coins."""
+        """Returns both arguments unchanged, because this design has no coins (`Coins.widen`)."""
         return errors, error
 
 
@@ -302,7 +299,7 @@ class Fresh(NamedTuple):
         return Shape.FRESH_DIRECTIONS
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run; for ranks, with the scores that were ranked."""
+        """Returns a single table with a row for each run; for ranks, of the ranked scores."""
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
         return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
@@ -343,13 +340,13 @@ class Fresh(NamedTuple):
         """Returns how many of a user's scores are of failed runs."""
         if not self.given:
             return 0
-        return int(np.count_nonzero(self.cosines == FAILED))
+        return np.count_nonzero(self.cosines == FAILED)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in (n,), and of left-out canaries (m,), for figures.
 
-        The scores of left-out canaries are m evenly spaced quantiles of their known distribution. m equals n,
-        limited to 1,000 to 20,000. Ranks become normal deviates, higher for a better rank.
+        The latter are evenly spaced quantiles of their known distribution: n, but 1,000 to 20,000. Ranks
+        become normal deviates, higher for a better rank.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
@@ -450,7 +447,7 @@ def _ranks(scores: Array) -> Integers:
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     """Draws pilot runs from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
 
-    The scores seed the draw. We sort canaries and runs first, so their order does not matter.
+    The sorted scores seed the draw, so the order of runs and canaries does not matter.
 
     Args:
       sets: the scores (runs, K) of each set, as integers such as ranks.

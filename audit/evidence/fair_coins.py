@@ -28,8 +28,7 @@ from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
 _MAX_LAGS = 64  # the largest distance of two compared coins
-# The values of t at which we evaluate Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite for
-# t below 1/2.
+# The values of t for Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
 _TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
@@ -49,8 +48,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    It rejects fair coins with a probability of at most ERROR, 1e-6, by a Bonferroni correction for the number
-    of tests.
+    It rejects fair coins with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
     """
     tests = list(_tests(presence))
     worst = min(tests)
@@ -82,10 +80,7 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns the expected heads of this number of fair coins: "fair coins would give 50 +- 5".
-
-    The number after +- is the standard deviation.
-    """
+    """Returns the expected number of heads and its deviation: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
@@ -94,11 +89,8 @@ def _describe_expected(coins: int) -> str:
 def _log_binomial(counts: Integers, coins: int) -> Array:
     """Returns natural logs of the two-sided binomial p-values of numbers of heads among fair coins.
 
-    A p-value is twice the probability of the smaller tail, and at most 1.
-
-    Args:
-      counts: numbers of heads, any shape.
-      coins: the number of coins behind each count.
+    A p-value is twice the probability of the smaller tail, and at most 1. Each of the `counts` (any shape) is
+    from this number of coins.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -109,8 +101,7 @@ def _log_binomial(counts: Integers, coins: int) -> Array:
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """Tests if a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
 
-    The p-value is the smallest one of all rows, times the number of rows (Bonferroni). `row` is the word for
-    a row.
+    The p-value is the smallest one of all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -123,7 +114,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests if bits (rows, columns) at some distance are equal, or different, too often.
 
     Distances are from 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is the
-    smallest one of all distances, times their number (Bonferroni). `column` is the word for a column.
+    smallest one of all distances, times their number (Bonferroni).
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     compared = []
@@ -146,7 +137,6 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
-    `row` is the word for a row.
     """
     # The possible totals of a row, without those of negligible probability.
     middle = width // 2

@@ -1,7 +1,6 @@
 """Evidence from a user's scores, after checks.
 
-There is a function for each design of an audit. R is the number of runs, which may be 1, and K the number of
-canaries per run:
+There is a function for each design of an audit, with R runs (or a single one) and K canaries per run:
 
     two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
     coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
@@ -111,10 +110,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its options.
-
-    Booleans are options, such as `in_order`.
-    """
+    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its boolean options."""
     parts = [part for part in evidence if not isinstance(part, bool)]
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()

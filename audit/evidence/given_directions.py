@@ -11,10 +11,9 @@ occur if one seed draws the directions of all runs;
 - squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
-cosines of one run depend on each other. The sum of their squares varies as if only a fraction 1 - K/d of the
-cosines were independent, over a denominator of d - K degrees of freedom per run. So we compare the spread to
-Fisher's F with these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1. We test
-all cosines this way.
+cosines of one run depend on each other. Their squares spread like a fraction 1 - K/d of as many independent
+squares, over a denominator of d - K degrees of freedom per run. So we compare the spread to Fisher's F with
+these degrees of freedom, for all cosines. In simulations the error is at most LEVEL for K/d up to 1.
 
 With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
 instead of uniform directions; the same seed for all runs if leave-one-out removes the other canaries and a
@@ -185,7 +184,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
-    freedom = int(presence.sum()) - int(np.count_nonzero(presence.any(1)))
+    freedom = int(presence.sum()) - np.count_nonzero(presence.any(1))
     return float(np.square(deviations).sum()), freedom
 
 

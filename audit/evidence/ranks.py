@@ -124,7 +124,7 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
     """
     ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
-    bad = int(np.count_nonzero(~is_rank & ~np.isnan(ranks)))
+    bad = np.count_nonzero(~is_rank & ~np.isnan(ranks))
     range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
     require(not bad, f"{bad} of {ranks.size} values are not ranks: give {range_of_ranks}")
     return ranks
