@@ -92,7 +92,7 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns `Claim.power`, in the shape of alpha."""
+        """Returns the largest power of a test at false-positive rates alpha, in their shape."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
@@ -159,7 +159,7 @@ class EpsilonDelta(Claim):
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns `Claim.power`, in the shape of alpha.
+        """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
         2015). The first bound is the guarantee for the event that the test rejects. The second is the
@@ -238,7 +238,7 @@ class DpSgd(Claim):
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns `Claim.power`, in the shape of alpha.
+        """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is an upper bound: the largest
         power that dp-accounting's deltas at a grid of epsilons allow.
@@ -253,7 +253,7 @@ class DpSgd(Claim):
         """Returns the upper bound on the leak of the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
-        periods = Periods(self.lipschitz, self.k, int(self.insert))
+        periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
         compute = functools.partial(bound_periods, self.composition, delta=delta)
         return make_hidden_state(compute, periods)
 
@@ -280,7 +280,7 @@ class RandomAllocation(Claim):
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns an upper bound on `Claim.power`, in the shape of alpha.
+        """Returns an upper bound on the power of a test at false-positive rates alpha, in their shape.
 
         It is the smaller of two bounds: for the composition of epochs, which is mu-GDP, and, for noise
         multipliers of at least 0.1, for the (epsilon, delta) pairs of `account_allocation`.

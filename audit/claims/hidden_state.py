@@ -299,9 +299,8 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    blocks: list[
-        tuple[int, float, float]
-    ] = []  # the first point, log sum and log weight of each block
+    # The first point, log sum and log weight of each block.
+    blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
             start, sum_before, weight_before = blocks.pop()

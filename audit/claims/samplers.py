@@ -31,12 +31,10 @@ _MAX_STRATA = 10_000
 _NUM_SIMULATED = 500_000  # orders
 _MIN_DRAWS = 50  # in each stratum
 _MAX_INTERVALS = 100  # of an epoch's steps
-_NUM_EPSILONS = 1000  # the number of epsilons in the grid of `_bound_simulated`
-_RESERVED = (
-    1e-3  # the fraction of delta that `bound_poisson` reserves for orders worse than its worst one
-)
-_CHUNK = 100_000  # orders computed together, to save memory
-_HALVINGS = 60  # of a bisection, which then has the precision of float64
+_NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
+_RESERVED = 1e-3  # the fraction of delta for orders worse than the worst one we assume
+_CHUNK = 100_000  # orders computed together
+_HALVINGS = 60  # of a bisection
 
 
 class MixtureBound(NamedTuple):
@@ -103,7 +101,7 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of steps with Lipschitz constants (T,), in logarithms.
+    """Returns the weights of steps, the products of all later Lipschitz constants (T,), in logarithms.
 
     A constant of 0 erases all earlier shifts.
     """
@@ -126,8 +124,8 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
 
-    A participation in step t shifts the last model by at most W_t s_t. The noise from step t up to the next
-    participation hides the shift; its variance is the sum of W^2. mu equals the mu of
+    W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
+    The noise up to the next participation hides this; its variance is the sum of W^2. mu equals the mu of
     `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
@@ -162,9 +160,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     heights = np.zeros(size, np.intp)  # the number of blocks on each order's stack
     stacks = np.zeros((2, participations, size))  # log sums of W s and of W^2 of each block
     for i in range(participations):
-        merging = np.flatnonzero(
-            takes_part[:, i]
-        )  # the orders with a block that may absorb another
+        merging = np.flatnonzero(takes_part[:, i])  # orders with a new block
         stacks[:, heights[merging], merging] = pairs[:, merging, i]
         heights[merging] += 1
         while len(merging):

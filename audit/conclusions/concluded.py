@@ -344,11 +344,12 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # A single run has at least 40 canaries, and fair coins practically never insert all of them. So this run
-    # did not use coins.
+    # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has
+    # none.
     if stored.presence.all():
-        return OneRun(None, check_own_cosines(stored.scores[0], None, stored.dimension))
+        cosines = check_own_cosines(stored.scores[0], None, stored.dimension)
+        return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:
-        return OneRun(coins, None)
+        return OneRun(coins, cosines=None)
     return OneRun(coins, check_own_cosines(*coins.pooled(), stored.dimension))

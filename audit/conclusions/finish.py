@@ -71,9 +71,10 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, or 0 if only `all_rows` has a bound of the method.
+    """Returns the smaller bound of each method, from bounds of all rows and of rows counted once.
 
-    We drop the bounds after each run (`path`), since they may come from different readings of the rows.
+    It is 0 if only `all_rows` has a bound of the method. We drop the bounds after each run (`path`), since
+    they may come from different readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -316,7 +317,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
-    # After each run with inserted canaries, and then after each run.
+    # The capital after each run with inserted canaries, and then after each run.
     log_capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence

@@ -230,9 +230,7 @@ def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
     """Returns the bound for the mixture over orders. Simulation takes seconds, hence the cache."""
-    batches = (
-        sampler.batches or 1
-    )  # Poisson sampling has no epochs, so each step counts as an epoch
+    batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
@@ -320,9 +318,8 @@ def count_rehearsals(
         a bound.
     """
     words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
-    is_word = requested is None or isinstance(
-        requested, str
-    )  # an array cannot be compared with words
+    # An array cannot be compared with words.
+    is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), words)
     if rehearsals is not None:
         require_rehearsals(requested, rehearsals)

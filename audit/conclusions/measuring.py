@@ -73,9 +73,7 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(
-            walked=1
-        )  # the constants are no bound anyway, so one run is enough
+        effort = effort._replace(walked=1)  # secants at one step suffice for the report
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
         # Some devices compute matrix products in less than float32 by default.

@@ -158,11 +158,12 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 def describe_dimension(design: Fresh) -> str:
     """Returns a note on how a user's dimension was tested: by the left-out cosines, or by the spread."""
     number_out = len(design.out())
+    _, freedom = measure_spread(design)
     tested = "not tested: there are too few cosines"
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
         tested = f"tested by {cosines}, which shows only a large excess"
-    elif measure_spread(design)[1] >= MIN_COSINES - 1:
+    elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
         tested = f"tested by {cosines}, which shows only a large excess"
     danger = "a dimension that is too large makes bounds wrong"

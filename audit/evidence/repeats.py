@@ -57,9 +57,9 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Checks evidence and, if the check fails and rows look like copies, the rows counted once.
+    """Calls `check` with evidence and, if it fails and rows look like copies, with the rows counted once.
 
-    Raises the InputError of the check if both fail.
+    Raises the InputError of the check if both calls fail.
     """
     try:
         check(evidence)
