@@ -20,7 +20,7 @@ from audit.conclusions.conclusion import Conclusion, Curve
 from audit.conclusions.finish import finish, take_smaller
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
-from audit.evidence.canaries import Coins, Fresh, Sets, Shape, make_coins
+from audit.evidence.canaries import Coins, Fresh, Sets, make_coins
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
@@ -49,7 +49,7 @@ _FROM_REHEARSAL = (
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
+    """Returns the bounds and estimates of the privacy loss by all methods for the kind of evidence.
 
     If some rows look like pasted copies (`count_once`), there are two conclusions: one from all rows, and one
     that counts each repeated row once. The result proves only what both prove.
@@ -81,7 +81,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 
 
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
-    """Returns the estimates and bounds for the shape of the evidence, and the two methods of the verdict.
+    """Returns the estimates and bounds for the kind of evidence, and the two methods of the verdict.
 
     The two methods are None for a single run, since its verdict uses all bounds.
     """
@@ -90,9 +90,9 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair 
     if isinstance(evidence, Fresh):
         methods = exact_null.METHODS.values()
         return [method.compute(evidence, *level) for method in methods], FRESH_DIRECTIONS
-    if evidence.shape is Shape.MANY_CANARIES:
-        return lifted.bounds(evidence, *level), MANY_CANARIES
-    return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
+    if evidence.canaries == (1, 1):
+        return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
+    return lifted.bounds(evidence, *level), MANY_CANARIES
 
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
@@ -344,8 +344,8 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has
-    # none.
+    # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has no
+    # coins.
     if stored.presence.all():
         cosines = check_own_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)

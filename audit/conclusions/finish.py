@@ -15,7 +15,7 @@ import numpy as np
 from audit.claims.measured import MEASURED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, Worlds
-from audit.evidence.canaries import Shape
+from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.laws import cosine_law
@@ -23,7 +23,7 @@ from audit.methods import claimed_curve, curves, estimate, exact, exact_null, on
 from audit.methods.claimed_curve import ClaimTest, Power
 from audit.methods.curves import Auc
 from audit.methods.estimate import Bound
-from audit.methods.method import GIVEN
+from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
 # Scores are reversed if their AUC is this many standard errors below 1/2. Without a leak this happens in 3 of
 # 100,000 audits.
@@ -95,7 +95,6 @@ def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
 def _examine(conclusion: Conclusion) -> Conclusion:
     """Returns a conclusion with all fields except the test of the claim and the verdict."""
     evidence = conclusion.evidence
-    shape = evidence.shape
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
     for bound in conclusion.bounds:
@@ -104,10 +103,10 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     upper_bounds = _list_upper_bounds(conclusion)
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
     examined = conclusion._replace(
-        is_one_run=shape is Shape.ONE_RUN,
-        has_one_canary=shape is Shape.ONE_CANARY,
-        law_is_known=shape is Shape.FRESH_DIRECTIONS,
-        has_tied_scores=shape is Shape.MANY_CANARIES,
+        is_one_run=isinstance(evidence, OneRun),
+        has_one_canary=conclusion.pair == ONE_CANARY,
+        law_is_known=isinstance(evidence, Fresh),
+        has_tied_scores=conclusion.pair == MANY_CANARIES,
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
@@ -196,7 +195,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     - Every score with the canary equals the score without it in the same row, plus a constant: the two runs
     of each row shared a seed.
     """
-    if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
+    if isinstance(evidence, Fresh | OneRun):
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
 

@@ -22,7 +22,6 @@ average over random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]),
 limits of both average rates bound the privacy parameter from below.
 """
 
-import enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,21 +52,6 @@ FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 # The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
 # deviations.
 RANK_DIMENSION = 10**12
-
-
-class Shape(enum.Enum):
-    """The shape of evidence, which decides the methods and the presentation."""
-
-    ONE_CANARY = enum.auto()  # several runs with one canary each: scores are independent
-    MANY_CANARIES = enum.auto()  # several runs with several each: a run's scores may be dependent
-    # Canaries drawn anew in each run: scores of left-out canaries have a known distribution.
-    FRESH_DIRECTIONS = enum.auto()
-    ONE_RUN = enum.auto()  # a single run with many canaries
-
-
-def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of several runs, given the number of scored canaries per run (in, out)."""
-    return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
 class RunErrors(NamedTuple):
@@ -151,10 +135,6 @@ class Coins(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.scores.shape[1], self.scores.shape[1]
 
-    @property
-    def shape(self) -> Shape:
-        return _find_shape(self.canaries)
-
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
         return [Rows(self.scores, self.presence)]
@@ -218,10 +198,6 @@ class Sets(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         return self.inserted.shape[1], self.fresh.shape[1]
-
-    @property
-    def shape(self) -> Shape:
-        return _find_shape(self.canaries)
 
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
@@ -293,10 +269,6 @@ class Fresh(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         return self.cosines.shape[1], self.cosines.shape[1]
-
-    @property
-    def shape(self) -> Shape:
-        return Shape.FRESH_DIRECTIONS
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run; for ranks, of the ranked scores."""

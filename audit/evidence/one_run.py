@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from audit.errors import require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
-from audit.evidence.canaries import Coins, Shape
+from audit.evidence.canaries import Coins
 
 MIN_CANARIES = 10  # observed, and unobserved unless there are none
 
@@ -43,10 +43,6 @@ class OneRun(NamedTuple):
         """Returns the numbers of canaries that were in, and that were out."""
         scores_in, scores_out = self.pooled()
         return len(scores_in), len(scores_out)
-
-    @property
-    def shape(self) -> Shape:
-        return Shape.ONE_RUN
 
     @property
     def is_null_known(self) -> bool:
