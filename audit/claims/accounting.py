@@ -135,9 +135,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
-    z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients
-    with updates within the clipping norm, as a sum of values -1/2 and 1/2. A client changes the count by 1/2,
-    so the noise multiplier of the count is 2 count_noise.
+    z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count of clients with updates
+    within the clipping norm is a sum of values -1/2 and 1/2, so its noise multiplier is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
@@ -193,9 +192,8 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    The finest grid of privacy losses has a spacing of 1e-4. More steps would need too many values. With more
-    noise the losses of a step, about 1 / noise_multiplier, would be smaller than the spacing. A smaller delta
-    would be close to the rounding errors of probabilities in float64.
+    More steps would need too many values. With more noise, the losses of a step, about 1 / noise_multiplier,
+    would be smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
     """
     if not counts_sampling(steps):
         return

@@ -90,25 +90,23 @@ def compute_shuffled_epsilon(
     shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 for a noise multiplier below 0.05, which makes privacy losses too large, and for a delta
-    below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
-    transforms have errors of about 1e-14.
+    below 1e-12, which is close to dp-accounting's rounding errors.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any edges give a lower bound. These cover nearly all of the distribution of the largest sum. Sums are in
-    # units of C, relative to the mean of the other batches' sums. The largest noise of an epoch is about
+    # Any edges give a lower bound. These cover nearly all of the distribution of the largest sum, in units of
+    # C, relative to the mean of the other sums. The largest noise of an epoch is about
     # sigma * sqrt(2 log(batches)), and seldom below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
     def compute_log_masses(shift: float) -> Array:
-        """Returns the log probability that an epoch's largest noisy sum is between two edges, or beyond all.
+        """Returns the log probability (edges + 1,) of each bucket for an epoch's largest noisy sum.
 
-        The result (edges + 1,) has an entry for each bucket. The sum of the example's batch has the mean
-        `shift`, and the other sums have the mean 0, in units of C.
+        The sum of the example's batch has the mean `shift`, and the other sums have the mean 0.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)

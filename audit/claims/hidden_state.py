@@ -1,7 +1,7 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
-noise of later steps hides a part of an early insertion, unless these steps stretch distances.
+Composition counts each insertion in full. In the last iterate, the noise of later steps hides a part of an
+early insertion, unless these steps stretch distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.
@@ -219,8 +219,8 @@ def stretch_more(constants: Array, factor: float) -> Array:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a number, or an array with a number for each step, as a new array (steps,).
 
-    `name` is the name of the argument, for messages. Raises InputError for another shape, and for values
-    other than 0 or from 1e-50 to 1e50.
+    Raises InputError for another shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
+    argument's name, for messages.
     """
     array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
@@ -247,7 +247,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` in units of the noise n_t, and maps that attain mu.
+    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain mu.
 
     W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
     payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of

@@ -33,8 +33,8 @@ _FAR = 40.0  # the end of the search for a threshold, in standard deviations of 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta of a canary for the last model if losses were linear.
 
-    The adversary distinguishes noise N(0, T sigma^2) from this noise plus Binomial(n, q) (Steinke et al.,
-    2024). Epsilon is the larger value of adding and of removing the canary. It is infinite without noise.
+    It is the larger epsilon of adding and of removing the canary: between noise N(0, T sigma^2), and this
+    noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.

@@ -114,9 +114,9 @@ class MatrixMechanism(GaussianClaim):
     def _sensitivity(self) -> float:
         """Returns |S u|, the largest shift of S G by the canary, in units of C.
 
-        u is 1 at the steps that insert the canary. With `min_separation` these are the earliest possible
-        steps, which is the worst case if the coefficients of S are not negative and do not increase (Kalinin
-        and Lampert, 2024, Theorem 2). Raises InputError for other strategies, and for values out of range.
+        u is 1 at the steps with the canary. With `min_separation` these are the earliest possible steps, the
+        worst case if the coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024,
+        Theorem 2). Raises InputError for other strategies, and for values out of range.
         """
         pattern = self._pattern()
         if self.min_separation is not None:

@@ -59,8 +59,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The distribution of an epoch's density ratio X (module's docstring) gives
-    the privacy loss of an epoch. Composition gives the privacy loss of all epochs.
+    The adversary sees all models. The density ratio X (module's docstring) gives the privacy loss of an
+    epoch, and composition the loss of all epochs.
 
     Args:
       noise_multiplier: sigma.
@@ -84,10 +84,10 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     """Returns the distribution of a single term of the density ratio X, as atoms on a grid.
 
     The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The mass of each cell of the grid is spread to the
-    cell's ends if `pessimistic`, which raises delta, and concentrated at the cell's mean otherwise.
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `pessimistic`, the mass of each cell moves to the
+    cell's ends, which raises delta; otherwise it moves to the cell's mean.
     """
-    # The grid has equal steps in the term's logarithm, and an open cell at both ends.
+    # A grid of the term's logarithm, with an open cell at both ends.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
@@ -184,10 +184,10 @@ def _find_high(ratio: _Ratio) -> float:
 def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
-    With the example the loss is log X, and masses are X times the masses without the example. Without the
-    example the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on
-    delta rounds both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid
-    points, at the same mean of X.
+    With the example the loss is log X, and masses are X times the masses without it. Without the example the
+    loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta rounds
+    both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid points, at
+    the same mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -71,7 +71,7 @@ class SamplerClaim:
     """The epsilon that may be claimed for a sampler.
 
     Attributes:
-      sampler: the sampler's name.
+      sampler: its name.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
@@ -296,7 +296,7 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches, at noise multiplier `sigma`."""
+    """Returns an upper bound on epsilon for truncated Poisson batches."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 

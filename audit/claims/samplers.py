@@ -246,9 +246,8 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in one random step.
 
-    All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. We simulate many orders by stratified sampling (`_cut_last_epochs`). The bound is then too low
-    with a probability of at most ERROR.
+    Shuffled batches, balls in bins and random allocation draw such a step. We simulate many orders by
+    stratified sampling (`_cut_last_epochs`). The bound is then too low with a probability of at most ERROR.
 
     Args:
       schedule: The steps of training.
@@ -436,9 +435,8 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
-    At the returned epsilon the mean of all orders' deltas is at most `delta`, except with a probability of at
-    most ERROR. Each row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each
-    epsilon of a grid.
+    There the mean of all orders' deltas is at most `delta`, except with a probability of at most ERROR. Each
+    row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each epsilon of a grid.
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.

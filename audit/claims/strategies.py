@@ -95,8 +95,7 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-# For each name: a function from the number after the colon and the number of steps to the strategy, and an
-# example of the text.
+# For each name, a function from the number after the colon and T to the strategy, and an example.
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
     "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
@@ -123,7 +122,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 def pin_file(text: str) -> str:
     """Returns the name of a strategy's file with a checksum of its content; other texts are unchanged.
 
-    The checksum lets a setting identify the content of the file. `read_strategy` verifies the checksum.
+    The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text

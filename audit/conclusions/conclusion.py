@@ -36,7 +36,7 @@ class UpperBound(NamedTuple):
       epsilon: the bound on epsilon at the conclusion's delta.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: its assumption.
-      name: its name in sentences and figures; "claim" if the user stated it and we did not compute it.
+      name: its name in sentences and figures; "claim" if the user stated it.
       label: its name in tables.
       hidden: True for the hidden-state bound, for an adversary who sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
@@ -110,14 +110,13 @@ class Conclusion(NamedTuple):
 
     Attributes:
       evidence: the scores by run and canary.
-      worlds: the scores of all inserted canaries (n_in,), and of all left-out canaries (n_out,).
+      worlds: the scores of inserted canaries (n_in,), and of left-out canaries (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds that the verdict uses; None for a single run, which uses all bounds.
+      pair: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
       estimates: values of epsilon that are not bounds.
       bounds: the lower bounds. `holds` is False if the scores refute their assumption.
-      curve: the test for a Gaussian curve; None with several canaries per run, since it needs independent
-        scores.
+      curve: the test for a Gaussian curve, which needs one canary per run; else None.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
       upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None without a
@@ -132,8 +131,8 @@ class Conclusion(NamedTuple):
     `finish` computes the following.
 
     Attributes:
-      is_one_run: True if all scores are of the canaries of a single run.
-      has_one_canary: True if there are several runs with one canary each. Their scores are independent.
+      is_one_run: True for a single run.
+      has_one_canary: True for several runs with one canary each. Their scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
       has_tied_scores: True for several runs if the scores of a run may depend on each other and have no known
@@ -144,16 +143,16 @@ class Conclusion(NamedTuple):
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
-      is_claimed: True if the user stated the bound for all models, and we did not compute it from the steps.
+      is_claimed: True if the user stated the bound for all models.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
-      auc: the area under the ROC curve; None for a single run without left-out canaries.
+      auc: the area under the ROC curve; None without left-out canaries.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None without
         left-out canaries.
       normality: the test of normality of the cosines of a single run; None without cosines.
       is_reversed: True if scores are clearly lower with the canary than without, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
-      most_provable: the largest epsilon that this number of runs can prove for any curve; None with several
-        canaries per run.
+      most_provable: the largest epsilon that this number of runs with one canary each can prove for any
+        curve; else None.
       is_beyond_reach: True if no scores of this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None without a claim or a test.
       verdict: the verdict.

@@ -251,8 +251,7 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound; None if it is not tested.
 
     The test needs a finite upper bound, scores that may come from independent runs, and a suitable lower
-    bound or claimed curve. Reversed scores (`are_reversed`) do not support a claim, so their test counts only
-    if it rejects the claim.
+    bound or claimed curve. A test of reversed scores counts only if it rejects the claim.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
@@ -269,8 +268,8 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of a claim by lower bounds on epsilon and mu; None for a single run without them.
 
-    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. A true claim is rejected
-    with a probability of at most 1 - confidence, so the mean e-value is at most 1.
+    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean for a true claim
+    is at most 1, since a true claim is rejected with a probability of at most 1 - confidence.
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}

@@ -116,7 +116,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     exponents = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # For |1 - decay| above 1, negative exponents avoid overflow. A common factor of the weights cancels.
+    # For |1 - decay| above 1, negative exponents avoid overflow; their common factor cancels.
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
@@ -135,7 +135,7 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants in a store; None if there are none, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None if there are none, or if another `MEASUREMENT` made them.
 
     Raises InputError if their file is damaged.
     """
@@ -153,7 +153,7 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns current constants that were measured in at least `rehearsals` runs; None if there are none."""
+    """Returns current constants from measurements in at least `rehearsals` runs, or None."""
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
         return None
@@ -305,7 +305,7 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
 
-    A rehearsal is a training run in which we measure Lipschitz constants. By default we measure smooth models
+    A rehearsal is a training run that measures Lipschitz constants. By default we measure smooth models
     without proven constants if k > 1 and the last model can have a bound.
 
     Args:
@@ -314,8 +314,7 @@ def count_rehearsals(
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
-      InputError: for other words, too few rehearsals, and a request to measure if the last model cannot have
-        a bound.
+      InputError: for other words, too few rehearsals, and a request if the last model cannot have a bound.
     """
     words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # An array cannot be compared with words.

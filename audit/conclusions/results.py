@@ -127,8 +127,8 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns the fields of a bound or an estimate for JSON.
 
     These are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
-    is not a bound. Only bounds that use the exact distribution of left-out scores have `false_positive_rate`
-    and `path`. Only estimates that were simulated without a leak have `noise_floor` and `standard_error`.
+    is no bound. Only bounds with an exact null distribution have `false_positive_rate` and `path`. Only
+    estimates that were simulated without a leak have `noise_floor` and `standard_error`.
     """
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):

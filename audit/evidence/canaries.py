@@ -17,9 +17,9 @@ A user's coins may be unfair. If all coins have the probability p, the factors a
 instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and
 1 / (1 - p_high), which overestimate both rates.
 
-Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On
-average over random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper
-limits of both average rates bound the privacy parameter from below.
+If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On average over
+random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
+average rates bound the privacy parameter from below.
 """
 
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ class RunErrors(NamedTuple):
     Attributes:
       misses: (n,) each run's number of canaries that were in and not above the threshold.
       alarms: (m,) each run's number of canaries that were out and above the threshold.
-      canaries_in, canaries_out: the numbers of a run's canaries that can give a miss, and an alarm.
+      canaries_in, canaries_out: how many of a run's canaries can give a miss, and an alarm.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       paired: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -233,7 +233,7 @@ class Sets(NamedTuple):
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns both arguments unchanged, because this design has no coins (`Coins.widen`)."""
+        """Returns both arguments, since this design has no coins (`Coins.widen`)."""
         return errors, error
 
 
@@ -312,7 +312,7 @@ class Fresh(NamedTuple):
         """Returns how many of a user's scores are of failed runs."""
         if not self.given:
             return 0
-        return np.count_nonzero(self.cosines == FAILED)
+        return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in (n,), and of left-out canaries (m,), for figures.
@@ -384,7 +384,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` are not scores but bits of presence, 1 for a canary that was in."""
+    """Raises InputError if `scores_out` are bits of presence, 1 for a canary that was in."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If the scores in are whole numbers too, scores of 0 and 1 may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]

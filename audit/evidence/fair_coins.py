@@ -12,8 +12,7 @@ with a probability of at most ERROR:
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound, by the exact distribution of
                  a total
 
-We test rows and columns in the same way. Coins that pass may still be unfair in ways that so few coins do not
-show.
+We test rows and columns in the same way. Coins that pass may still be unfair.
 """
 
 from collections.abc import Iterator

@@ -12,13 +12,13 @@ occur if one seed draws the directions of all runs;
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
 cosines of one run depend on each other. Their squares spread like a fraction 1 - K/d of as many independent
-squares, over a denominator of d - K degrees of freedom per run. So we compare the spread to Fisher's F with
-these degrees of freedom, for all cosines. In simulations the error is at most LEVEL for K/d up to 1.
+squares, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F with
+these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1.
 
-With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
-instead of uniform directions; the same seed for all runs if leave-one-out removes the other canaries and a
-rehearsal removes the drift, or if canaries are few for the dimension (K mu^2 / d of a percent); directions
-that training knows; a sign or a run that was chosen by its score; a dimension that is slightly too large.
+With all canaries inserted, the checks cannot detect: directions that are not uniform, such as coordinates;
+the same seed for all runs if leave-one-out removes the other canaries and a rehearsal removes the drift, or
+if canaries are few for the dimension (K mu^2 / d of a percent); directions that training knows; a sign or a
+run that was chosen by its score; a dimension that is slightly too large.
 
 A failed run has NaN for its cosines, which we replace by -1. Without the canary, failure does not depend on
 the direction, so the known probability of a cosine above t remains an upper bound.
@@ -185,7 +185,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
-    freedom = int(presence.sum()) - np.count_nonzero(presence.any(1))
+    freedom = int(presence.sum() - presence.any(1).sum())
     return float(np.square(deviations).sum()), freedom
 
 

@@ -170,7 +170,7 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
     r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
     in each run, the variance of a mean is about 1 + k / M times the variance for independent ranks. We pass
-    `gaussians.measure_normality` the number of ranks divided by this factor.
+    `gaussians.measure_normality` the number of ranks over this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
