@@ -153,9 +153,11 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
-    if evidence.in_order and len(evidence.cosines) > 1:
+    if len(evidence.cosines) == 1:
+        return
+    if evidence.in_order:
         yield "rows are in the order in which runs started: the bound is the largest after any run"
-    elif len(evidence.cosines) > 1:
+    else:
         yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
 
 

@@ -63,8 +63,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         shown = shown._replace(curve=once.curve)
         bounds_once = once.bounds
         if first.claim_test is not None and second.claim_test is not None:
-            tests = (first.claim_test, second.claim_test)
-            test = min(tests, key=attrgetter("refuted", "e_value"))
+            test = min(first.claim_test, second.claim_test, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     shown = shown._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
     return _judge(_examine(shown), test)

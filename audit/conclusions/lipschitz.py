@@ -85,22 +85,22 @@ def hidden_state(
         # On any data the loss's curvature is between -negative and positive.
         negative, positive, largest_gradient, reason = row.curved
         may_clip = setting.mechanism.clipping_norm < largest_gradient
-        constant = _find_constant(setting, negative, positive, may_clip)
-        return _bound(setting, Steps(constant, reason), delta)
-    if row is not None and row.convex is not None:
+        steps = Steps(_find_constant(setting, negative, positive, may_clip), reason)
+    elif row is not None and row.convex is not None:
         largest_curvature = row.convex.curvature * row.convex.norm**2
         constant = _find_constant(setting, negative=0.0, positive=largest_curvature)
-        reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
-        return _bound(setting, Steps(constant, reason), delta)
-    if given is not None:
-        state = _bound(setting, given, delta)
-        if not given.kink:
-            return state
-        epsilon = state.bound.epsilon
-        return f"{given.kink}; by derivatives alone epsilon {epsilon:.4g}, an estimate"
-    if row is None:
+        steps = Steps(constant, f"convex loss, any data with |x| <= {row.convex.norm:g}")
+    elif given is not None:
+        steps = given
+    elif row is not None:
+        return row.not_convex
+    else:
         return "the Lipschitz constants of its steps are unknown"
-    return row.not_convex
+    state = _bound(setting, steps, delta)
+    if not steps.kink:
+        return state
+    epsilon = state.bound.epsilon
+    return f"{steps.kink}; by derivatives alone epsilon {epsilon:.4g}, an estimate"
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
