@@ -91,7 +91,7 @@ def _find_repeats(table: Rows) -> Bits:
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
     # If a whole file was pasted m times, each row occurs a multiple of m times. We keep one copy of the file.
-    copies = np.gcd.reduce(counts)
+    copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies
     return is_repeated
