@@ -11,9 +11,9 @@ occur if one seed draws the directions of all runs;
 - squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
-cosines of one run depend on each other. Their squares spread like a fraction 1 - K/d of as many independent
-squares, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F with
-these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1.
+cosines of one run depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
+independent, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F
+with these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1.
 
 With all canaries inserted, the checks cannot detect: directions that are not uniform, such as coordinates;
 the same seed for all runs if leave-one-out removes the other canaries and a rehearsal removes the drift, or
