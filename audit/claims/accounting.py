@@ -18,8 +18,8 @@ FIRST = "first"
 LAST = "last"
 MAX_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers we ignore sampling
-# The spacing of privacy losses. Below the noise multiplier _SMALL_NOISE losses are large, and the spacing is
-# _RELATIVE_GRID times epsilon, and at least _MIN_COARSE_GRID.
+# The spacing of privacy losses; below the noise multiplier _SMALL_NOISE, _RELATIVE_GRID times epsilon and at
+# least _MIN_COARSE_GRID.
 _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
@@ -49,7 +49,7 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
 
-    The composition is equivalent to a single Gaussian mechanism with a noise multiplier smaller by the factor
+    The composition equals a single Gaussian mechanism with a noise multiplier smaller by the factor
     sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
     noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
@@ -122,8 +122,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon of
-    the same steps without sampling, at delta 1e-5. `counts_sampling` must be True.
+    The spacing of privacy losses is 1e-4; for noise multipliers below 0.3 it is 1e-4 times epsilon without
+    sampling at delta 1e-5. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

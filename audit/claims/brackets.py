@@ -39,10 +39,9 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw such a step. The adversary sees every model, but does not know
-    the example's steps. The composition of epochs, for an adversary who knows them, is another upper bound.
-    It is the only bound for a noise multiplier below 0.1, and for a delta below 1e-12, which is close to the
-    rounding errors of probabilities.
+    Balls in bins and random allocation draw such a step, and the adversary does not know it. The composition
+    of epochs, for an adversary who knows it, is another upper bound. It is the only bound for a noise
+    multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:

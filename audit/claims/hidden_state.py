@@ -24,7 +24,7 @@ from audit.methods.method import Assumption
 from audit.written import at_most
 
 MAX_STEPS = 10**7
-# The limits of constants and noise that are not 0, so squares of their ratios do not overflow.
+# Limits of constants and noise, so squares of their ratios do not overflow.
 _MIN = 1e-50
 _MAX = 1e50
 MAX_MU = 1e12  # a larger mu does not convert to epsilon
@@ -34,7 +34,7 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors of `HiddenState.margins`
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, with proofs that it is valid and that it is tight.
 
-    z_t bounds the distance between the models with and without the canary after step t, in the units of the
+    z_t bounds the distance between the models with and without the canary after step t, in units of the
     shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments
     a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 

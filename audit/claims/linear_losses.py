@@ -26,8 +26,8 @@ EXPECTED = Assumption(
     sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
     note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # the probability of numbers of insertions that we drop at each end, as a fraction of delta
-_FAR = 40.0  # the end of the search for a threshold, in standard deviations of the noise
+_DROPPED = 1e-6  # of delta, the probability of insertion counts that we drop at each end
+_FAR = 40.0  # the end of the search, in standard deviations of the noise
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
@@ -81,7 +81,7 @@ def _compute_epsilon(
         """Returns the log of the excess minus log delta, which is 0 at the right threshold x.
 
         With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
-        Q(below x) - P(below x) / r for sign -1. The search needs finite values, so a log is at least -1e6.
+        Q(below x) - P(below x) / r for sign -1. A log is at least -1e6, since the search needs finite values.
         """
         log_ratio = compute_log_ratio(x)
         log_tails = special.log_ndtr(sign * (counts - x) / deviation)

@@ -38,10 +38,9 @@ class MatrixMechanism(GaussianClaim):
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
-      min_separation: the smallest number of steps between two steps of an example, if a sampler chooses the
-        steps. `k` and `insert` are then not used.
-      participations: the largest number of steps that the sampler chooses for an example; by default as many
-        as fit.
+      min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
+        `k` and `insert` are then not used.
+      participations: the largest number of steps of an example; by default as many as fit.
 
     Raises InputError for values out of range.
 

@@ -196,8 +196,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid has the `size` values first * grid, (first + 1) * grid, ... of log X. The rounding errors of
-    # epochs add up, so more epochs need a finer grid.
+    # The grid of log X is first * grid, (first + 1) * grid, ... Rounding errors of epochs add up, so more
+    # epochs need a finer grid.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first

@@ -226,7 +226,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # The search goes down from sigma = 1 until the leak is too large, and then up until it is not.
+    # We go down from sigma = 1 until the leak is too large, and then up again.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -320,8 +320,8 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    With the advised noise any order of batches leaks `poisson`: training uses an example once an epoch, so it
-    is mu-GDP with mu = sqrt(epochs) / sigma.
+    The advised noise is enough for any order of batches: training uses an example once an epoch, so it is
+    mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"

@@ -363,9 +363,8 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model for Poisson sampling, with the same rate in each step.
 
-    We simulate many orders. A bound on their mean delta needs an upper bound on mu: the mu of a hypothetical
-    order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for
-    the remaining orders.
+    We simulate many orders. A bound on their mean delta needs an upper bound on mu: the mu of an order that
+    is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for the rest.
 
     Args:
       schedule: The steps of training.
@@ -410,9 +409,9 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, with the
-    probability `rate` for each step, exceeds a bound with a probability of at most `dropped`. The result is
-    the order with the most and latest participations that meets all bounds.
+    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, with
+    probability `rate` for each step, exceeds a bound with a probability of at most `dropped`. The result has
+    the most and latest participations within all bounds.
     """
     # The bounds are quantiles of binomial distributions. Each may fail with an equal part of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))

@@ -109,7 +109,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    For 1 - eta lambda from 0 to 1, this mu equals the hidden-state bound if the canary comes first in its
+    For 1 - eta lambda from 0 to 1, it equals the hidden-state bound if the canary comes first in its
     period and all periods are complete.
     """
     schedule = setting.schedule

@@ -169,7 +169,7 @@ class Coins(NamedTuple):
         """Returns errors with larger scales for a user's coins, which may be unfair, and the remaining error.
 
         `error` is the probability that a bound may fail. Confidence limits of the coins' probability use a
-        tenth of it (module's docstring). Our own coins are fair and change nothing.
+        tenth of it. Our own coins are fair and change nothing.
         """
         if not self.given:
             return errors, error
