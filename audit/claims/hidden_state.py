@@ -1,7 +1,7 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full. In the last iterate, the noise of later steps hides a part of an
-early insertion, unless these steps stretch distances.
+In the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
+distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.

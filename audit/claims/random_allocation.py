@@ -33,7 +33,7 @@ NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
 _MIN_MASS = 1e-8  # the largest mass beyond each end of a sum's grid
 _LOSS_ERROR = 5e-3  # the largest rounding error of the losses of all epochs
-_MAX_LOSSES = 2**17  # the largest number of losses of an epoch
+_MAX_LOSSES = 2**17  # of an epoch
 _COARSEST = 1e-3  # the largest spacing of losses
 
 

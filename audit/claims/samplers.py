@@ -230,7 +230,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order: with Lipschitz constants of at most 1, the last step of every epoch.
+    It is the bound for the worst order.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier

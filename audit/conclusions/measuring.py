@@ -67,9 +67,9 @@ def measure_steps(
 
     A constant is the largest singular value of a step's Jacobian. A secant is the distance of two models
     after a step, divided by their distance before the step. If a secant exceeds the derivatives, the steps
-    have kinks, as at a ReLU, and derivatives do not bound them. `kink` of the result reports this.
+    have kinks, as at a ReLU, and derivatives do not bound them (`kink` of the result).
 
-    `effort` has the numbers of runs, steps and secants to measure. For the other arguments see `measure`.
+    `effort` has the numbers of runs, steps and secants to measure. For other arguments see `measure`.
     """
     begun = time.monotonic()
     if kinks:

@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 MAX_FAILED = 0.5  # the largest allowed fraction of NaN among scores
 MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
 _SLACK = 1e-6  # relative rounding error of cosines in float32
-MAX_SCORES = 10_000_000  # an audit of so many takes half a minute and 2 GB of memory
+MAX_SCORES = 10_000_000  # half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
@@ -139,8 +139,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
     _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
-    # We replace NaN by a value two gaps below the lowest score, and infinite scores by values one gap beyond
-    # the finite scores. The gap is large compared to rounding errors.
+    # NaN becomes a value two gaps below the lowest score, and infinite scores lie one gap beyond the finite
+    # ones. The gap is large compared to rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

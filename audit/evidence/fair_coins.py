@@ -2,9 +2,9 @@
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
 with the same probability, which they estimate from the coins (`canaries.Coins.widen`). Coins with several
-probabilities, one draw of coins for all runs, and canaries sorted by world look alike in a file, and make
-bounds wrong. Each test is exact or conservative for fair coins (R, K). Together the tests reject fair coins
-with a probability of at most ERROR:
+probabilities, one draw of coins for all runs, and canaries sorted by world make bounds wrong. Each test is
+exact or conservative for fair coins (R, K). Together the tests reject fair coins with a probability of at
+most ERROR:
 
     totals       the number of heads of all coins, each row and each column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the
