@@ -65,9 +65,8 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The adversary sees the model after every step. The lower bound is `compute_shuffled_epsilon`, or None if
-    it is 0 or infinite. The upper bound is the composition of epochs, for an adversary who also knows the
-    order of examples.
+    The lower bound is `compute_shuffled_epsilon`, or None if it is 0 or infinite. The upper bound is the
+    composition of epochs, for an adversary who also knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)

@@ -32,7 +32,7 @@ _MIN_EQUAL = 5  # this many scores are never all equal, or shifted by the same n
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion with all fields, given the fields that `Conclusion` lists first."""
+    """Returns the conclusion with all fields, given the first ones of `Conclusion`."""
     examined = _examine(conclusion)
     return _judge(examined, _test_claim(examined))
 

@@ -31,7 +31,7 @@ from audit.storage.store import Store
 from audit.tasks import task
 from audit.version import __version__
 
-# Raise the number if a change to the code changes measured constants. Audits then measure them again.
+# Raise the number if a code change affects measured constants; audits then measure again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches

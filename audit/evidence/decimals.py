@@ -50,7 +50,7 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
     """Returns the number of decimals of rounded cosines; None if they have or may have more than `most`.
 
     Cosines (any shape, in [-1, 1]) may be on a decimal grid by chance: 0, 1 and -1 occur without rounding,
-    and a few cosines may be on a fine grid. Equal cosines count once.
+    and a few cosines may be on a fine grid.
     """
     sizes = np.unique(np.abs(cosines))
     is_whole = np.abs(sizes - np.round(sizes)) <= _PRECISION * sizes  # 0 or 1
