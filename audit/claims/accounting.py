@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 FIRST = "first"
 LAST = "last"
 MAX_INSERTIONS = 10**12
-LEAST_PARTICIPANT_NOISE = 0.05  # with less noise we ignore sampling
-# The spacing of the grid of privacy losses.
+LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers we ignore sampling
+# The spacing of privacy losses; below the noise multiplier _SMALL_NOISE, _RELATIVE_GRID times epsilon and at
+# least _MIN_COARSE_GRID.
 _GRID = 1e-4
-_SMALL_NOISE = 0.3  # with less noise the grid is coarser:
-_RELATIVE_GRID = 1e-4  # over epsilon
+_SMALL_NOISE = 0.3
+_RELATIVE_GRID = 1e-4
 _MIN_COARSE_GRID = 1e-3
-COARSEST_GRID = 100.0  # an exponential of it is finite
-_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid
-# Limits with a sampling rate.
+COARSEST_GRID = 100.0  # its exponential is finite
+_GRIDS_DELTA = 1e-5  # the delta of the epsilon that determines a grid
+# Limits for sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
@@ -48,9 +49,9 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
 
-    The composition is a single Gaussian mechanism with a noise multiplier smaller by the factor
-    sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018): infinite without
-    noise, 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition equals a single Gaussian mechanism with a noise multiplier smaller by the factor
+    sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
+    noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
@@ -75,14 +76,12 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions and is valid if the adversary does not know the batches. It is only computed if
-    `counts_sampling`.
+    distributions, and is valid if the adversary does not know the batches. We compute it only if
+    `counts_sampling` is True.
 
-    Privacy losses are rounded up to a grid with a spacing of 1e-5 of epsilon, or 1e-4 if that is larger.
-    Below a noise multiplier of 0.3 the spacing is 1e-4 of epsilon, or 1e-3, to finish within seconds. So the
-    bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it is
-    0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma = 10,000, q
-    = 0.5, 100,000 steps).
+    Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
+    multipliers below 0.3 it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound is
+    loose if epsilon or the losses of a step are not much larger than 1e-4.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -97,8 +96,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing depends on epsilon, which is still unknown. The first grid assumes a hundredth of the bound
-    # without sampling. If epsilon is lower, a finer grid follows.
+    # The spacing depends on epsilon, which is still unknown. The first grid assumes that epsilon is a
+    # hundredth of the bound without sampling. If it is smaller, we compute it again with a finer grid.
     first_grid = max(_GRID, 1e-7 * unsampled)
     relative_grid = 1e-5
     least_grid = _GRID
@@ -115,7 +114,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if the accountant uses that steps are sampled, and False if it ignores it."""
+    """Returns True if the accountant uses the sampling of steps, and False if it ignores sampling."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
@@ -123,22 +122,21 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    Privacy losses are rounded to a grid with a spacing of 1e-4. With little noise it is 1e-4 of the epsilon
-    of the same steps without sampling, at a delta of 1e-5. `counts_sampling` must be True for the steps.
+    The spacing of privacy losses is 1e-4; for noise multipliers below 0.3 it is 1e-4 times epsilon without
+    sampling at delta 1e-5. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
-    epsilon_unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, _GRIDS_DELTA)
-    return account_sampled(steps, min(_RELATIVE_GRID * epsilon_unsampled, COARSEST_GRID))
+    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, _GRIDS_DELTA)
+    return account_sampled(steps, min(_RELATIVE_GRID * unsampled, COARSEST_GRID))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    With z', sum and count together have the privacy cost of a single sum with noise multiplier z: z'^-2 =
-    z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients with
-    updates within the clipping norm, as a sum of values -1/2 and 1/2. A client changes it by 1/2, so its
-    noise multiplier is 2 count_noise.
+    With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
+    z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count of clients with updates
+    within the clipping norm is a sum of values -1/2 and 1/2, so its noise multiplier is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
@@ -158,7 +156,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps; `grid` is the losses' spacing."""
+    """Returns dp-accounting's accountant of Poisson-sampled steps; `grid` spaces the privacy losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -171,7 +169,7 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu of a composition of Gaussian steps, which is mu-GDP: sqrt(insertions) / noise_multiplier.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is infinite without noise, and 0 without insertions.
 
     Raises:
       InputError: Values out of range. Otherwise mu is 0, infinite, or from 1e-9 to 1e12.
@@ -194,21 +192,23 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    The finest grid of privacy losses has a spacing of 1e-4. More steps would need too many values. With more
-    noise the losses of a step, about 1 / noise_multiplier, would be smaller than the spacing. A smaller delta
-    would be close to the rounding errors of probabilities in float64.
+    More steps would need too many values. With more noise, the losses of a step, about 1 / noise_multiplier,
+    would be smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
     """
     if not counts_sampling(steps):
         return
     sigma, insertions, _ = steps
     advice = "with `sampling_rate`, give at"
-    noise = f"`noise_multiplier={sigma}`: {advice} most {_MAX_SAMPLED_NOISE:,.0f}"
-    require(sigma <= _MAX_SAMPLED_NOISE, noise)
+    require(
+        sigma <= _MAX_SAMPLED_NOISE,
+        f"`noise_multiplier={sigma}`: {advice} most {_MAX_SAMPLED_NOISE:,.0f}",
+    )
     require(
         insertions <= MOST_SAMPLED, f"`insertions={insertions}`: {advice} most {MOST_SAMPLED:,}"
     )
-    small = f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}"
-    require(delta >= LEAST_SAMPLED_DELTA, small)
+    require(
+        delta >= LEAST_SAMPLED_DELTA, f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}"
+    )
 
 
 def insert_step(insert: str | int, k: int) -> int:
@@ -221,7 +221,7 @@ def insert_step(insert: str | int, k: int) -> int:
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags give digits as text. Longer texts exceed any period, and may be too long for `int`.
+    # Flags give digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     require(

@@ -1,7 +1,7 @@
 """Claims: stated privacy guarantees for a training run.
 
 A claim is a trade-off curve f: any test with false-positive rate alpha has a true-positive rate, its power,
-of at most `power(alpha)` = 1 - f(alpha). It gives epsilon at any delta. The main kinds:
+of at most `power(alpha)` = 1 - f(alpha). The curve gives epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -63,7 +63,7 @@ class Claim:
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns mu if the claimed curve is Gaussian; else None."""
+        """Returns mu if the claimed trade-off curve is Gaussian; else None."""
         return None
 
     def epsilon(self, delta: float) -> float:
@@ -92,7 +92,7 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape."""
+        """Returns the largest power of a test at false-positive rates alpha, in their shape."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
@@ -112,7 +112,7 @@ class Gdp(GaussianClaim):
     mu: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for a mu below 0 or above 1e12."""
+        """Checks and stores mu."""
         mu = number("mu", self.mu, float)
         require(0 <= mu <= MAX_MU, f"`mu={mu:g}`: give a number from 0 to {MAX_MU:g}")
         self._store(mu=mu)
@@ -153,17 +153,17 @@ class EpsilonDelta(Claim):
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
     def epsilon(self, delta: float) -> float:
-        """Returns the stated epsilon for a delta of at least the stated one, otherwise infinity."""
+        """Returns the stated epsilon if delta is at least the stated delta, otherwise infinity."""
         if delta < self.stated_delta:
             return math.inf
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+        """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
-        2015). The first bound is the guarantee for the event that the test rejects, the second that for its
-        complement, with the worlds exchanged.
+        2015). The first bound is the guarantee for the event that the test rejects. The second is the
+        guarantee for the event that it does not reject, with the two data sets exchanged.
         """
         pair = np.array([[self.stated_epsilon], [self.stated_delta]])
         return _power_of_pairs(_check_rates(alpha), *pair)
@@ -206,14 +206,15 @@ class DpSgd(Claim):
         accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
-        step_in_period = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
+        step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
         if self.lipschitz is None:
             # Without `lipschitz` the schedule does not affect any bound, so it must be the default.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
-        self._store(noise_multiplier=sigma, insertions=insertions, sampling_rate=rate)
-        self._store(k=k, insert=step_in_period)
+        self._store(
+            noise_multiplier=sigma, insertions=insertions, sampling_rate=rate, k=k, insert=step
+        )
 
     @property
     def assumes(self) -> Assumption:
@@ -227,7 +228,7 @@ class DpSgd(Claim):
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled."""
+        """Returns mu = sqrt(insertions) / sigma, which is infinite without noise; None if sampled."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -237,11 +238,10 @@ class DpSgd(Claim):
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+        """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is an upper bound: the largest
-        power that dp-accounting's deltas at a grid of epsilons allow. It ignores sampling if the accountant
-        does (`accounting.counts_sampling`).
+        power that dp-accounting's deltas at a grid of epsilons allow.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -253,14 +253,14 @@ class DpSgd(Claim):
         """Returns the upper bound on the leak of the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
-        periods = Periods(self.lipschitz, self.k, int(self.insert))
+        periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
         compute = functools.partial(bound_periods, self.composition, delta=delta)
         return make_hidden_state(compute, periods)
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD that uses an example in one random, secret step of each epoch (balls in bins).
+    """The claim of DP-SGD that uses each example in one random, secret step of every epoch (balls in bins).
 
     Neighbouring relation: replace the example by an example of gradient zero.
 
@@ -273,21 +273,17 @@ class RandomAllocation(Claim):
     noise_multiplier: float
     batches: int
     epochs: int
-
-    @property
-    def assumes(self) -> Assumption:
-        """Returns the assumptions: gradients clipped to C, Gaussian noise, and secret batches."""
-        return _SECRET
+    assumes = _SECRET  # sensitivity C, Gaussian noise, and secret batches
 
     def epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at delta for an adversary who sees all models."""
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+        """Returns an upper bound on the power of a test at false-positive rates alpha, in their shape.
 
-        It is the smaller of two upper bounds: that of the composition of epochs, which is mu-GDP, and, for
-        noise multipliers of at least 0.1, that of the (epsilon, delta) pairs of `account_allocation`.
+        It is the smaller of two bounds: for the composition of epochs, which is mu-GDP, and, for noise
+        multipliers of at least 0.1, for the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -298,14 +294,14 @@ class RandomAllocation(Claim):
         return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
     """Returns delta (401,) of random allocation at each of _EPSILONS."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
     """Returns delta (401,) of Poisson-sampled steps at each of _EPSILONS, by dp-accounting."""
     accountant = accounting.account_curve(steps)
@@ -322,12 +318,12 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
     """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
 
-    It is the smallest power over the guarantees (`EpsilonDelta.power`). Rates may have any shape, which is
-    that of the result; epsilons and deltas have the shape (P,).
+    It is the smallest power over the guarantees (`EpsilonDelta.power`). The result has the shape of `rates`,
+    which may be any; epsilons and deltas have the shape (P,).
     """
     alpha = rates[..., None]
-    # With a large epsilon the power may be 1. Its exponential may be infinite, and infinity times a rate of 0
-    # is NaN, which 1 replaces.
+    # The exponential of a large epsilon may be infinite. Infinity times a rate of 0 is NaN, which we replace
+    # by the power 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -1,7 +1,7 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
-noise of later steps hides a part of an early insertion, unless these steps stretch distances.
+In the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
+distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.
@@ -24,25 +24,24 @@ from audit.methods.method import Assumption
 from audit.written import at_most
 
 MAX_STEPS = 10**7
-_MIN, _MAX = 1e-50, 1e50  # of shifts, constants and noise that are not 0
+# Limits of constants and noise, so squares of their ratios do not overflow.
+_MIN = 1e-50
+_MAX = 1e50
 MAX_MU = 1e12  # a larger mu does not convert to epsilon
-_FACTORS = {
-    2: "twice",
-    10: "ten times",
-}  # of the constants' distance from 1, in `HiddenState.margins`
+_FACTORS = {2: "twice", 10: "ten times"}  # the factors of `HiddenState.margins`, in words
 
 
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, with proofs that it is valid and that it is tight.
 
-    z_t bounds the distance between the models of both worlds after step t, in the units of the shifts:
-    z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments a_t. All
-    z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
+    z_t bounds the distance between the models with and without the canary after step t, in units of the
+    shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments
+    a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 
     Attributes:
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP.
-      paid: (T,) a_t, the part of the distance that the noise of step t pays for.
+      paid: (T,) a_t, the part of the distance that the noise of step t hides.
       attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
     """
 
@@ -73,7 +72,7 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule, and its Lipschitz constants.
-      margins: Maps a factor f, 2 or 10, to the bound for the larger constants c + (f - 1) |c - 1|.
+      margins: Maps a factor f, 2 or 10, to the bound if each constant c is c + (f - 1) |c - 1| instead.
       reason: Why the steps have these constants.
       runs: The number of training runs in which the constants were measured; 0 if they are proven or given.
     """
@@ -106,7 +105,7 @@ class HiddenState(NamedTuple):
         return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
 
     def _describe_margin(self, factor: int) -> str:
-        """Returns the epsilon for larger constants in words: "9.1 if steps expand twice as much"."""
+        """Returns the epsilon in `margins` for a factor, in words: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract
@@ -125,12 +124,12 @@ def hidden_state_bound(
 ) -> HiddenStateBound:
     """Returns the upper bound on the leak of a canary from the last of T models, for any Lipschitz steps.
 
-    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t,
-    with Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's
-    part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
+    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t, with
+    Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
+    |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t pays for a part a_t of the distance between the worlds (`HiddenStateBound`). We
-    compute the payments with the smallest mu. The bound is infinite if a step has a shift and no noise.
+    The noise of step t hides a part a_t of the distance between both models (`HiddenStateBound`). We choose
+    these payments for the smallest mu. The bound is infinite if a step has a shift and no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -147,7 +146,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():
-        # Maps with the slopes c_t preserve the distances, unless the last one is 0.
+        # Linear maps with the slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
     in_noise = np.zeros(steps)  # a_t / n_t
@@ -157,8 +156,9 @@ def hidden_state_bound(
         in_noise[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
         slopes[first:] *= fractions
     mu = float(np.linalg.norm(in_noise))
-    message = f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
-    require(mu <= MAX_MU, message)
+    require(
+        mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
+    )
     return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
 
 
@@ -167,9 +167,10 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is also valid for random insertions.
+    It is also valid if these steps insert the canary at random.
+
     Args:
-      composition: The noise multiplier and the number of insertions. Its sampling rate is not used.
+      composition: The noise multiplier and the number of insertions. We ignore its sampling rate.
       periods: The schedule, and its Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
@@ -181,10 +182,10 @@ def bound_periods(
     accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
     k = periods.k
     steps = insertions * k
-    message = (
-        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MAX_STEPS:,}"
+    require(
+        steps <= MAX_STEPS,
+        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MAX_STEPS:,}",
     )
-    require(steps <= MAX_STEPS, message)
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == periods.insert - 1, eta, 0.0)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -198,7 +199,7 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model with its margins, the bounds for larger constants.
 
-    `compute` maps a schedule to the bound. The other arguments are attributes of `HiddenState`.
+    `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -207,7 +208,7 @@ def make_hidden_state(
         for factor in margins:
             wider = periods._replace(lipschitz=stretch_more(constants, factor))
             margins[factor] = compute(wider)
-    return HiddenState(bound, periods, margins, reason, runs=runs)
+    return HiddenState(bound, periods, margins, reason, runs)
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
@@ -216,10 +217,10 @@ def stretch_more(constants: Array, factor: float) -> Array:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a number, or an array with one for each of the steps, as a new array (steps,).
+    """Returns a number, or an array with a number for each step, as a new array (steps,).
 
-    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. It raises
-    InputError if the shape or a value is out of range.
+    Raises InputError for another shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
+    argument's name, for messages.
     """
     array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
@@ -234,9 +235,9 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first of T steps whose shift reaches the last iterate; T if none does.
+    """Returns the index of the first of T steps with a shift that reaches the last iterate; T if none does.
 
-    A step with Lipschitz constant 0 erases the shifts before it, but not its own.
+    A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
@@ -246,7 +247,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` in units of the noise n_t, and maps that attain it.
+    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain mu.
 
     W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
     payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
@@ -258,18 +259,18 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
-      c: (T,) the Lipschitz constants c_t, above 0 except the first, which does not matter.
+      c: (T,) the Lipschitz constants c_t, above 0. The first may be 0, since it has no effect.
       n: (T,) the noise n_t, above 0 at steps with a shift.
 
     Returns:
       a_t / n_t, (T,).
       x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
-    log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
+    log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]  # sums of log c from the end
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # The points of the regression are the shifts with the noise up to the next shift.
+    # The points of the regression are the shifts, with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
@@ -298,6 +299,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
+    # The first point, log sum and log weight of each block.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:

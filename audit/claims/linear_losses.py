@@ -1,8 +1,8 @@
 """The leak of the last model with linear losses: an expectation for sampled canaries, not a bound.
 
 With linear losses gradients do not depend on the model, and the last model shows only the sum of all steps'
-gradients and noise. A canary of norm C along its own direction adds Binomial(n, q) insertions to noise with
-variance T sigma^2, in units of C. Other losses may leak more or less.
+gradients and noise. A canary of norm C, inserted by n steps with probability q each, adds Binomial(n, q) to
+noise with variance T sigma^2 along its direction, in units of C. Other losses may leak more or less.
 
 Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), for T = n. Here only n of the T
 steps may insert the canary.
@@ -21,13 +21,13 @@ from audit.laws import conversions
 from audit.methods.method import Assumption
 
 EXPECTED = Assumption(
-    "linear losses: expected, not a bound",
-    "(expected)",
-    "not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
-    "the leak under linear losses (Steinke et al., 2024), not a bound",
+    text="linear losses: expected, not a bound",
+    word="(expected)",
+    sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
+    note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # fraction of delta; the probability of insertion counts that we drop at each end
-_FAR = 40.0  # standard deviations of the noise, the end of the search
+_DROPPED = 1e-6  # of delta, the probability of insertion counts that we drop at each end
+_FAR = 40.0  # the end of the search, in standard deviations of the noise
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
@@ -46,7 +46,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu
 
-    # We drop negligible tails, but keep a count above 0.
+    # We drop numbers of insertions in negligible tails, but keep a number above 0.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -63,11 +63,12 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees x: only noise (distribution Q), or noise plus a random number of insertions
-    (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The density ratio P / Q rises in x.
-    So the most powerful event is x above a threshold (sign 1, more likely under P) or below it (sign -1, more
-    likely under Q). At the right threshold the ratio of the larger to the smaller density is e^epsilon, and
-    the event's larger probability is e^epsilon times its smaller probability, plus delta.
+    The adversary sees x: only noise of this standard deviation (distribution Q), or noise plus a random
+    number of insertions (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The density
+    ratio P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely under P) or
+    below it (sign -1, more likely under Q). At the right threshold the ratio of the larger to the smaller
+    density is e^epsilon, and the event's larger probability is e^epsilon times its smaller probability, plus
+    delta.
     """
 
     def compute_log_ratio(x: float) -> float:
@@ -79,30 +80,29 @@ def _compute_epsilon(
     def compute_difference(x: float) -> float:
         """Returns the log of the excess minus log delta, which is 0 at the right threshold x.
 
-        With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and Q(below
-        x) - P(below x) / r for sign -1. We replace a log below -1e6, since the search needs finite values.
+        With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
+        Q(below x) - P(below x) / r for sign -1. A log is at least -1e6, since the search needs finite values.
         """
         log_ratio = compute_log_ratio(x)
         log_tails = special.log_ndtr(sign * (counts - x) / deviation)
-        log_inserted = float(special.logsumexp(log_probabilities + log_tails))
-        log_plain = float(special.log_ndtr(-sign * x / deviation))
-        minuend = log_inserted
-        subtrahend = log_plain + log_ratio
-        if sign == -1:
-            minuend = log_plain
-            subtrahend = log_inserted - log_ratio
-        log_excess = float(conversions.log_difference(minuend, subtrahend))
-        return max(log_excess, -1e6) - math.log(delta)
+        log_p = special.logsumexp(log_probabilities + log_tails)
+        log_q = special.log_ndtr(-sign * x / deviation)
+        if sign == 1:
+            log_excess = conversions.log_difference(log_p, log_q + log_ratio)
+        else:
+            log_excess = conversions.log_difference(log_q, log_p - log_ratio)
+        return max(float(log_excess), -1e6) - math.log(delta)
 
-    # Epsilon is 0 at the x with equal densities. Each term of the ratio, exp(c (x - c / 2) / deviation^2) for
-    # a count c, is at most 1 at the lower end of the search and at least 1 at the upper end.
+    # A threshold at the x with equal densities gives epsilon 0. Each term of the density ratio,
+    # exp(c (x - c / 2) / deviation^2) for a count c, is at most 1 at the lower end of the search, and at
+    # least 1 at the upper end.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there the excess falls below delta: upwards for sign 1, downwards for sign -1.
+    # From there the excess falls below delta if x increases (sign 1) or decreases (sign -1).
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

@@ -6,9 +6,9 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
-Releasing all models releases S G + z for the gradients G and the raw noise z, and the canary shifts it by S
-u. With linear losses the last model is the sum of all gradients and of the noise S^-1 z. By the
-Cauchy-Schwarz inequality for (S^-T 1)'(S u), it leaks at most as much as all models. Momentum and varying
+All models together show S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
+With linear losses the last model is the sum of all gradients and of the noise S^-1 z. By the Cauchy-Schwarz
+inequality for (S^-T 1)'(S u), the last model leaks at most as much as all models. Momentum and varying
 learning rates change only the leak of the last model.
 """
 
@@ -24,7 +24,7 @@ from audit.claims.strategies import Strategy, find_strategy, require_steps
 from audit.errors import number, plain, require
 from audit.evidence.arrays import Array
 from audit.laws import conversions
-from audit.methods.method import ACCOUNTED, Assumption
+from audit.methods.method import ACCOUNTED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ class MatrixMechanism(GaussianClaim):
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
-      min_separation: the smallest number of steps between two steps that a sampler may choose for an example.
-        If it is given, the pattern is not fixed, and `k` is not used.
-      participations: the largest number of these steps; by default as many as fit.
+      min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
+        `k` and `insert` are then not used.
+      participations: the largest number of steps of an example; by default as many as fit.
 
     Raises InputError for values out of range.
 
@@ -56,6 +56,7 @@ class MatrixMechanism(GaussianClaim):
     insert: str | int = LAST
     min_separation: int | None = None
     participations: int | None = None
+    assumes = ACCOUNTED  # sensitivity C and Gaussian noise
 
     def __post_init__(self) -> None:
         """Checks and stores the values; `insert` becomes the number of a step."""
@@ -74,11 +75,6 @@ class MatrixMechanism(GaussianClaim):
         return find_strategy(self.strategy, self.steps)
 
     @property
-    def assumes(self) -> Assumption:
-        """Returns the assumptions: sensitivity C and Gaussian noise."""
-        return ACCOUNTED
-
-    @property
     def gaussian_mu(self) -> float:
         """Returns mu of all models; infinite without noise."""
         if self.noise_multiplier == 0:
@@ -88,21 +84,23 @@ class MatrixMechanism(GaussianClaim):
     def last_model_if_linear(self, delta: float) -> float:
         """Returns epsilon at delta of the last model if losses are linear.
 
-        It is not a bound: with other losses the last model may leak up to `epsilon`. Raises InputError for
-        patterns that a sampler chooses.
+        It is not a bound: with other losses the last model may leak up to `epsilon`. Raises InputError with
+        `min_separation`.
         """
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 
     def linear_mu(self) -> float:
         """Returns mu of the last model if losses are linear; raises InputError with `min_separation`."""
-        is_fixed = self.min_separation is None
-        require(is_fixed, "the last model needs a fixed pattern: leave out `min_separation`")
+        require(
+            self.min_separation is None,
+            "the last model needs a fixed pattern: leave out `min_separation`",
+        )
         weights = self.encoder.solve_transposed(np.ones(self.steps))
         insertions = np.sum(self._pattern())
         return float(insertions / (self.noise_multiplier * np.linalg.norm(weights)))
 
     def with_epsilon(self, epsilon: float, delta: float) -> "MatrixMechanism":
-        """Returns the claim with the noise multiplier for which all models leak epsilon at delta."""
+        """Returns the claim with the noise multiplier at which all models together leak epsilon at delta."""
         mu = conversions.mu_from_epsilon(epsilon, delta)
         return dataclasses.replace(self, noise_multiplier=self._sensitivity() / mu)
 
@@ -115,8 +113,9 @@ class MatrixMechanism(GaussianClaim):
     def _sensitivity(self) -> float:
         """Returns |S u|, the largest shift of S G by the canary, in units of C.
 
-        With `min_separation` u is the earliest possible pattern, which is the worst if the coefficients of S
-        are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2).
+        u is 1 at the steps with the canary. With `min_separation` these are the earliest possible steps, the
+        worst case if the coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024,
+        Theorem 2). Raises InputError for other strategies, and for values out of range.
         """
         pattern = self._pattern()
         if self.min_separation is not None:
@@ -126,9 +125,7 @@ class MatrixMechanism(GaussianClaim):
             if self.participations is not None:
                 count = number("participations", self.participations, int)
                 require(count >= 1, f"`participations` must be at least 1, got {count}")
-            first = np.zeros(self.steps)
-            first[0] = 1
-            column = self.encoder.multiply(first)
+            column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
             is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
             shape = "coefficients that are not negative and do not increase"
             require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")

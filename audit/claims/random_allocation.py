@@ -1,15 +1,15 @@
 """The leak of training if each epoch uses an example in a single, random step.
 
-Balls in bins and random allocation do so. All models together show an epoch's b noisy sums, and the example
-is in an unknown one. The density ratio X with to without the example is
+Balls in bins and random allocation draw such a step. All models together show an epoch's b noisy sums z_i,
+and an unknown one uses the example. Let X be the ratio of their densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
 
-with mean 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+] for
-removing it. Both are means of a convex function of X, and so of each factor of a product of such ratios (as
-for several epochs), and of each term of a sum. Hence delta rises if we spread the probability mass of X about
-its mean, and falls if we concentrate it at its mean. Each sum of two terms is put on a grid in one of these
-ways, and the error is of second order in the grid's width.
+X has the mean 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+] for
+removing it. Both are means of a convex function of X, and so of each term of the sum and of each epoch's X,
+since the ratio of several epochs is the product. So delta rises if we spread the probability mass of X about
+its mean, and falls if we concentrate it at its mean. After each sum of two terms we move the mass to a grid
+in one of these ways. The error is of second order in the grid's width.
 
 Source: Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio;
 Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv
@@ -23,28 +23,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.evidence.arrays import Array
 from audit.laws import conversions
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Array = NDArray[np.float64]
-
-NUM_CELLS = 1500  # of a distribution's grid; more are slower and tighter
-_FAR = 8.0  # standard deviations of a term's logarithm, beyond both means
-_MIN_MASS = 1e-8  # at each end of both terms; grids of sums do not resolve smaller masses
-_LOSS_ERROR = 5e-3  # of the rounded losses of all epochs, in a lower bound
+NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
+_FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
+_MIN_MASS = 1e-8  # the largest mass beyond each end of a sum's grid
+_LOSS_ERROR = 5e-3  # the largest rounding error of the losses of all epochs
 _MAX_LOSSES = 2**17  # of an epoch
-_COARSEST = 1e-3  # the widest grid of losses
+_COARSEST = 1e-3  # the largest spacing of losses
 
 
 class _Ratio(NamedTuple):
-    """A discrete distribution of the density ratio with to without the example, a mean of terms.
+    """A discrete distribution of a mean of independent terms of the density ratio X (module's docstring).
 
     Attributes:
-      values: (n,) the values of the ratio, ascending, at least 0.
+      values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: The part of the mean above the last value; 0 in a lower bound.
+      beyond: The part of the expected value from above the last value; 0 in a lower bound.
       terms: The number of terms.
     """
 
@@ -60,8 +59,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The distribution of an epoch's density ratio X (module docstring) gives the
-    privacy loss of an epoch, and composition that of all epochs.
+    The adversary sees all models. The density ratio X (module's docstring) gives the privacy loss of an
+    epoch, and composition the loss of all epochs.
 
     Args:
       noise_multiplier: sigma.
@@ -69,8 +68,7 @@ def account_allocation(
       epochs: The number of epochs.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms, as given by the binary digits of b: for b = 5, the means of 1
-    # and of 4 terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, of 1 and of 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -86,21 +84,19 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     """Returns the distribution of a single term of the density ratio X, as atoms on a grid.
 
     The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The mass of each cell of the grid is spread to the
-    cell's ends if `pessimistic`, which raises delta, and concentrated at the cell's mean otherwise.
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `pessimistic`, the mass of each cell moves to the
+    cell's ends, which raises delta; otherwise it moves to the cell's mean.
     """
-    # Equal steps in the term's logarithm, and an open cell at either end.
-    log_mean = 1 / (2 * sigma**2)  # with the example; without it, minus that
+    # A grid of the term's logarithm, with an open cell at both ends.
+    log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # Without and with the example. The probability with it is that without it times the term's mean in the
-    # cell.
+    # Without and with the example. The second equals the first times the term's mean in the cell.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # Far cells that underflow to 0 are dropped, which lowers delta. An upper bound keeps their part of the
-    # mean.
+    # We drop far cells that underflow to 0, which lowers delta. An upper bound keeps their part of the mean.
     is_kept = masses > 0
     if not pessimistic:
         is_kept &= masses_times_mean > 0
@@ -118,13 +114,13 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
 
     It raises delta if `pessimistic`, and lowers it otherwise, as in `_discretize_term`.
     """
-    # The weighted mean of every pair of atoms, from the first distribution (rows) and the second (columns).
+    # All weighted means of a value of the first distribution (rows) and a value of the second (columns).
     terms = first.terms + second.terms
     weight = first.terms / terms
     values = ((weight * first.values)[:, None] + (1 - weight) * second.values).ravel()
     masses = (first.masses[:, None] * second.masses).ravel()
 
-    # Two more cells are beyond the ends of the grid. The factor 1.001 separates equal ends.
+    # There is one more cell beyond each end of the grid. The factor 1.001 separates equal ends.
     low = weight * _find_low(first) + (1 - weight) * _find_low(second)
     high = weight * _find_high(first) + (1 - weight) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
@@ -154,7 +150,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the points, and by how much the move from above the grid reduces the mean.
+      (m,) the masses of the points, and the decrease of the mean by moving atoms from above the grid.
     """
     last = len(grid) - 1
     places = np.searchsorted(grid, values, side="right") - 1
@@ -179,7 +175,7 @@ def _find_low(ratio: _Ratio) -> float:
 
 
 def _find_high(ratio: _Ratio) -> float:
-    """Returns the upper end of a grid: a value with almost no part of the mean above it."""
+    """Returns the upper end of a grid: a value such that almost no part of the mean comes from above it."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
     place = int(np.searchsorted(means_from_above, _MIN_MASS**2))
     return float(ratio.values[::-1][place])
@@ -188,31 +184,31 @@ def _find_high(ratio: _Ratio) -> float:
 def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
-    With the example the loss is log X, and masses are X times those without it. Without the example the loss
-    is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta rounds both
-    losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid points, at the
-    same mean of X.
+    With the example the loss is log X, and masses are X times the masses without it. Without the example the
+    loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta rounds
+    both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid points, at
+    the same mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    positive = ratio.values > 0  # X = 0 has no logarithm; its mass is counted below, if at all
+    positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` has its mass
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid has the `size` values first * grid, (first + 1) * grid, ... of log X. The rounding errors of
-    # epochs add up and determine the spacing, up to a maximum number of values.
+    # The grid of log X is first * grid, (first + 1) * grid, ... Rounding errors of epochs add up, so more
+    # epochs need a finer grid.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
 
-    # The masses with the example (in) and without it (out), and of infinite losses.
+    # The masses of losses with the example (in) and without it (out), and the masses of infinite losses.
     if pessimistic:
         points = np.exp(grid * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, mass without an atom counts as an infinite loss: `beyond`, or 1 minus the masses.
-        # Rounding makes them differ; the larger is safe. Without it, -log X is infinite at X = 0.
+        # With the example, the mass above the grid counts as an infinite loss: `beyond`, or 1 minus the
+        # masses. Rounding makes them differ, and the larger is safe. Without it, -log X is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())
     else:

@@ -1,5 +1,6 @@
 """The epsilon that may be claimed for training with the batches of a sampler, and advice."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,13 +51,14 @@ class TruncatedPoisson:
         require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
 
 
-class LastModel(NamedTuple):
+@dataclass(frozen=True)
+class LastModel:
     """Upper bounds on epsilon against an adversary who sees only the last model.
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with them; None if none were requested.
-      assumes: their assumptions.
+      tail: the bound with these steps; None if none were requested.
+      assumes: the assumptions of both bounds.
     """
 
     upper: float
@@ -64,22 +66,23 @@ class LastModel(NamedTuple):
     assumes: str
 
 
-class SamplerClaim(NamedTuple):
+@dataclass(frozen=True)
+class SamplerClaim:
     """The epsilon that may be claimed for a sampler.
 
     Attributes:
-      sampler: the sampler's name.
-      yours: False for a sampler to compare with.
+      sampler: its name.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
+      yours: False for a sampler to compare with.
     """
 
     sampler: str
-    yours: bool
     every_model: EveryModel
     last_model: LastModel
     advice: str
+    yours: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,34 +90,24 @@ class SamplerClaims:
     """The claims for a sampler and for Poisson sampling.
 
     Attributes:
-      rows: the claims, that of the caller's sampler first.
       noise_multiplier: sigma, of all rows.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
-      order: the condition on the order of examples; empty without one.
+      neighbours: the neighbouring relation.
+      order: the condition on the order of examples; may be empty.
+      rows: the claims; the first is for the caller's sampler.
     """
 
-    rows: tuple[SamplerClaim, ...]
     noise_multiplier: float
     delta: float
     tail: int
+    neighbours: str
     order: str
+    rows: tuple[SamplerClaim, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the claims as nested dicts and lists, ready for json.dumps."""
-        rows = []
-        for row in self.rows:
-            models = {"every_model": row.every_model._asdict()}
-            models["last_model"] = row.last_model._asdict()
-            rows.append({**row._asdict(), **models})
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "delta": self.delta,
-            "tail": self.tail,
-            "neighbours": ZERO_OUT,
-            "order": self.order,
-            "rows": rows,
-        }
+        """Returns the claims as nested dicts and tuples, ready for json.dumps."""
+        return dataclasses.asdict(self)
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON text, with null for infinity."""
@@ -128,9 +121,9 @@ class _Sampler(NamedTuple):
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to the bounds on epsilon for an
         adversary who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition of the claim; empty for that of `_advise_changes`.
-      unseen: what nobody may see if the last model's bound is to hold.
-      order: the condition on the order of examples; empty without one.
+      advice: the condition of the claim; if empty, `_advise_changes` gives advice.
+      unseen: what the adversary must not see if the last model's bound is to be valid.
+      order: the condition on the order of examples; may be empty.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
@@ -174,14 +167,14 @@ def sampler_claims(
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
     (6.57, 4.98)
     """
-    name = sampler
     if isinstance(sampler, TruncatedPoisson):
         name = "truncated_poisson"
-    is_sampler = isinstance(name, str) and name in SAMPLERS
-    require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
-    method = _SAMPLERS[str(name)]
-    if isinstance(sampler, TruncatedPoisson):
-        method = method._replace(bracket=partial(_bracket_truncated, sampler))
+        method = _SAMPLERS[name]._replace(bracket=partial(_bracket_truncated, sampler))
+    else:
+        is_sampler = isinstance(sampler, str) and sampler in SAMPLERS
+        require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
+        name = sampler
+        method = _SAMPLERS[name]
     sigma = read_noise_multiplier(noise_multiplier)
     _check_count("tail", tail, 0)
     delta = _check_training(batches, epochs, delta)
@@ -199,20 +192,22 @@ def sampler_claims(
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
     if bound.error:
         assumes += f"; simulated from above, too low with probability {bound.error:g}"
-    # The last model leaks no more than all models, and noise-only steps never leak more.
-    yours = LastModel(min(bound.epsilon, every_model.upper), None, assumes)
-    others = LastModel(poisson.upper, None, "no more than every model leaks")
+    # The last model leaks at most as much as all models, and noise-only steps cannot increase its leak.
+    upper = min(bound.epsilon, every_model.upper)
+    with_tail = None
+    poisson_with_tail = None
     if tail:
         longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-        with_tail = method.bound(longer, delta).epsilon
-        yours = yours._replace(tail=min(with_tail, yours.upper))
-        others = others._replace(tail=poisson.upper)
-    advice = method.advice or _advise_changes(epochs, delta, poisson.upper, yours)
-    rows = [SamplerClaim(str(name), True, every_model, yours, advice)]
+        with_tail = min(method.bound(longer, delta).epsilon, upper)
+        poisson_with_tail = poisson.upper
+    last_model = LastModel(upper, with_tail, assumes)
+    advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
+    rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
+        last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
         advice = _SAMPLERS["poisson"].advice
-        rows.append(SamplerClaim("poisson", False, poisson, others, advice))
-    return SamplerClaims(tuple(rows), sigma, delta, tail, method.order)
+        rows.append(SamplerClaim("poisson", poisson, last_model, advice))
+    return SamplerClaims(sigma, delta, tail, ZERO_OUT, method.order, tuple(rows))
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
@@ -231,6 +226,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the leak of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
+    # We go down from sigma = 1 until the leak is too large, and then up again.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -238,24 +234,30 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     high = low + _SEARCH_STEP
     while high <= highest and compute_excess(high) > 0:
         high += _SEARCH_STEP
-    message = f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 leaks this epsilon"
-    require(low >= lowest and high <= highest, message)
+    require(
+        low >= lowest and high <= highest,
+        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 leaks this epsilon",
+    )
     root = optimize.brentq(compute_excess, high - _SEARCH_STEP, high, xtol=_SIGMA_TOLERANCE)
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
 
 
 def _check_count(name: str, value: int, least: int) -> None:
-    """Raises InputError unless a value is a whole number from `least` to a million."""
-    in_range = least <= number(name, value, int) <= _MAX_STEPS
-    require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
+    """Raises InputError unless the argument `name` is a whole number from `least` to a million."""
+    require(
+        least <= number(name, value, int) <= _MAX_STEPS,
+        f"`{name}={value}`: give {least} to {_MAX_STEPS:,}",
+    )
 
 
 def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
     _check_count("batches", batches, 2)  # one batch per epoch would mean no sampling
     _check_count("epochs", epochs, 1)
-    few = batches * epochs <= _MAX_STEPS
-    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps")
+    is_short = batches * epochs <= _MAX_STEPS
+    require(
+        is_short, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps"
+    )
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
     least_delta = accounting.LEAST_SAMPLED_DELTA
@@ -274,7 +276,7 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
     """Returns dp-accounting's upper bound on epsilon for Poisson batches."""
     steps = Composition(sigma, batches * epochs, 1 / batches)
     epsilon = accounting.participant_upper_bound(steps, delta)
-    return EveryModel(None, epsilon, "dp-accounting (PLD)")
+    return EveryModel(epsilon, "dp-accounting (PLD)")
 
 
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
@@ -284,12 +286,15 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
     sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
-    sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
-    return EveryModel(None, epsilon, f"composition of all steps; {sizes}")
+    accountant = (
+        "composition of all steps; examples and largest_batch (audit.TruncatedPoisson) tighten it, "
+        "by dp-accounting"
+    )
+    return EveryModel(epsilon, accountant)
 
 
 def _bracket_truncated(
-    truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
+    sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
     """Returns an upper bound on epsilon for truncated Poisson batches."""
     import dp_accounting  # slow to load
@@ -297,32 +302,35 @@ def _bracket_truncated(
 
     composed = _bracket_cut(sigma, batches, epochs, delta).upper
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-        truncation.examples, 1 / batches, truncation.largest_batch, sigma
+        sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * composed)  # of privacy losses; a finer one would have too many values
+    # The spacing of privacy losses. A finer grid would have too many values.
+    grid = max(1e-4, 1e-7 * composed)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
-    return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
+    return EveryModel(min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
 def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
     """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
-    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
+    return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 
 
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
-    """Returns advice on how to make the epsilon of Poisson sampling, `poisson`, a valid claim.
+    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    The advised noise is enough for any order of batches: an example takes part once an epoch, so training is
+    The advised noise is enough for any order of batches: training uses an example once an epoch, so it is
     mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
-    least = last_model.upper if last_model.tail is None else last_model.tail
-    if least > poisson:
-        return f"{advice}; the last model alone may claim {at_most(least, _DECIMALS)}."
+    smallest = last_model.upper
+    if last_model.tail is not None:
+        smallest = last_model.tail
+    if smallest > poisson:
+        return f"{advice}; the last model alone may claim {at_most(smallest, _DECIMALS)}."
     steps = ""
     if last_model.upper > poisson:
         steps = " after the noise-only steps"
@@ -333,7 +341,7 @@ _UNIFORM = "every epoch draws a uniform order anew, which is not checked"
 _ALLOCATION = _Sampler(
     brackets.bracket_allocation,
     samplers.bound_one_of_each_epoch,
-    "The claim is true if every example draws its step of each epoch independently.",
+    advice="The claim is true if every example draws its step of each epoch independently.",
     order=_UNIFORM,
 )
 _SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM)
@@ -347,12 +355,13 @@ _SAMPLERS = {
     "poisson": _Sampler(
         _bracket_poisson,
         samplers.bound_poisson,
-        "The claim is true if the loader samples every example independently: audit.check_batches looks.",
+        advice="The claim is true if the loader samples every example independently: "
+        "audit.check_batches looks.",
     ),
     "truncated_poisson": _Sampler(
         _bracket_cut,
         samplers.bound_poisson,
-        "Let largest_batch be well above the expected size: then truncation costs little.",
+        advice="Let largest_batch be well above the expected size: then truncation costs little.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,

@@ -16,15 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.claims.hidden_state import spread_over_steps
+from audit.evidence.arrays import Array, Bits
+from audit.evidence.arrays import Integers as Steps
 from audit.laws import conversions
 from audit.laws.intervals import bisect
-
-Array = NDArray[np.float64]
-Steps = NDArray[np.int64]
 
 ERROR = 1e-6  # the probability that a simulated bound is too low
 MAX_ENUMERATED = 20_000  # orders
@@ -32,10 +31,10 @@ _MAX_STRATA = 10_000
 _NUM_SIMULATED = 500_000  # orders
 _MIN_DRAWS = 50  # in each stratum
 _MAX_INTERVALS = 100  # of an epoch's steps
-_NUM_EPSILONS = 1000  # epsilons with simultaneous bounds
-_RESERVED = 1e-3  # fraction of delta for orders that are worse than the worst one we assume
+_NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
+_RESERVED = 1e-3  # the fraction of delta for orders worse than the worst one we assume
 _CHUNK = 100_000  # orders computed together
-_HALVINGS = 60
+_HALVINGS = 60  # of a bisection
 
 
 class MixtureBound(NamedTuple):
@@ -102,7 +101,7 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of steps with Lipschitz constants (T,), in logarithms.
+    """Returns the weights of steps, the products of all later Lipschitz constants (T,), in logarithms.
 
     A constant of 0 erases all earlier shifts.
     """
@@ -110,10 +109,14 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # these multiply only shifts before `first`
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
-    # The log of an empty sum is -inf.
-    log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
-    log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
-    return StepWeights(np.append(log_w, 0.0), log_before, log_after, first)
+    log_before = np.logaddexp.accumulate(2 * log_w)
+    log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
+    return StepWeights(
+        log_w=np.append(log_w, 0.0),
+        log_before=np.append(-np.inf, log_before),  # the log of an empty sum is -inf
+        log_after=np.append(log_after, -np.inf),
+        first=first,
+    )
 
 
 def compute_order_mus(
@@ -121,54 +124,54 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
 
-    A participation shifts the last model by at most W_t s_t. Noise with the variance sum of W^2 up to the
-    next participation hides it. mu is that of `hidden_state.hidden_state_bound`, and at most sqrt(K).
+    W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
+    The noise up to the next participation hides this; its variance is the sum of W^2. mu equals the mu of
+    `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
       orders: (N, K) the steps of participations, from 0 to T - 1 and ascending; T means no participation.
-      log_shifts: (N, K) the log of W_t s_t; by default for s_t = 1.
+      log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
     """
-    reaches_last_model = (orders >= weights.first) & (orders < len(weights.log_w) - 1)
+    no_participation = len(weights.log_w) - 1
+    reaches_last_model = (orders >= weights.first) & (orders < no_participation)
     if log_shifts is None:
         log_shifts = weights.log_w[orders]
     squares = _pool(log_shifts, _compute_log_noises(weights, orders), reaches_last_model)
-    composed_squares = reaches_last_model.sum(axis=1)
+    composed_squares = reaches_last_model.sum(axis=1)  # mu^2 if the adversary sees all models
     return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
 
 
-def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
+def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    A participation with the shift s has the weight W in the last model (see the module). Every order has a
-    stack of blocks. A participation becomes a new block on top, which absorbs the block
-    below while that block's slope, sum of W s / sum of W^2, is at least as large. mu^2 is the sum over blocks
-    of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    A participation with the shift s has the weight W in the last model (`StepWeights`). Every order has a
+    stack of blocks. Each participation becomes a new block on top, which absorbs the block below while the
+    slope of the lower block, sum of W s / sum of W^2, is at least as large. mu^2 is the sum over blocks of
+    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
-      log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
+      log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
       takes_part: (N, K) False for participations that do not reach the last model.
     """
     pairs = np.stack([log_shifts, log_noises])
     size, participations = log_shifts.shape
-    heights = np.zeros(size, np.intp)  # the number of blocks on each stack
-    stacks = np.zeros((2, participations, size))  # log sums of W s and of W^2
+    heights = np.zeros(size, np.intp)  # the number of blocks on each order's stack
+    stacks = np.zeros((2, participations, size))  # log sums of W s and of W^2 of each block
     for i in range(participations):
-        merging = np.flatnonzero(takes_part[:, i])
+        merging = np.flatnonzero(takes_part[:, i])  # orders with a new block
         stacks[:, heights[merging], merging] = pairs[:, merging, i]
         heights[merging] += 1
-        while True:
+        while len(merging):
             merging = merging[heights[merging] > 1]
             top = heights[merging] - 1
             lower = stacks[:, top - 1, merging]
             upper = stacks[:, top, merging]
             violates = lower[0] - lower[1] >= upper[0] - upper[1]
             merging = merging[violates]
-            if not len(merging):
-                break
-            pooled = np.logaddexp(lower[:, violates], upper[:, violates])
             heights[merging] -= 1
+            pooled = np.logaddexp(lower[:, violates], upper[:, violates])
             stacks[:, heights[merging] - 1, merging] = pooled
     is_block = np.arange(participations)[:, None] < heights
     log_sums, log_block_noises = stacks
@@ -180,11 +183,11 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    It is a difference of two cumulative sums from the start or the end, whichever is more precise. Arguments
-    as in `compute_order_mus`.
+    It is the difference of two cumulative sums, from the start or the end of training, whichever is more
+    precise. For the arguments see `compute_order_mus`.
     """
-    no_step = np.full(len(orders), len(weights.log_w) - 1)  # follows the last participation
-    following = np.column_stack([orders[:, 1:], no_step])
+    end = np.full(len(orders), len(weights.log_w) - 1)  # comes after the last participation
+    following = np.column_stack([orders[:, 1:], end])
     log_before = weights.log_before[orders]
     log_after_following = weights.log_after[following]
     from_start = conversions.log_difference(weights.log_before[following], log_before)
@@ -227,8 +230,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order. With Lipschitz constants of at most 1 this is the last step of every
-    epoch.
+    It is the bound for the worst order.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
@@ -244,9 +246,8 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in one random step.
 
-    All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. We simulate many orders by stratified sampling (`_cut_last_epochs`). The bound is then too low
-    with a probability of at most ERROR.
+    Shuffled batches, balls in bins and random allocation draw such a step. We simulate many orders by
+    stratified sampling (`_cut_last_epochs`). The bound is then too low with a probability of at most ERROR.
 
     Args:
       schedule: The steps of training.
@@ -262,7 +263,7 @@ def bound_one_of_each_epoch(
         probabilities = np.full(len(places), 1 / len(places))
         return _mix_orders(schedule, places + first_steps, probabilities, delta)
 
-    # Each row of `mus` has an order from every stratum. Rows are filled in chunks, to save memory.
+    # Each row of `mus` has the mu of a random order from every stratum. Chunks of rows save memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, _MIN_DRAWS)
@@ -319,8 +320,9 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     edges = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
     if batches == intervals:  # rounding would merge some edges
         edges = np.arange(1, batches + 2)
-    lows = np.sort(batches + 1 - edges[1:])
-    highs = np.sort(batches + 1 - edges[:-1])
+    bounds = np.sort(batches + 1 - edges)
+    lows = bounds[:-1]
+    highs = bounds[1:]
 
     # Without last epochs there is a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
@@ -332,14 +334,15 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
-    mu is the largest sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with
-    every W_t s_t, and when a participation moves to a later step at the same W_t s_t. The bound is the mu of
-    a hypothetical order: each epoch uses the last step and the largest W that the stratum allows.
+    With the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
+    increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and if a participation moves
+    to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each epoch uses the last
+    step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # Before the last epochs a stratum allows all steps.
+    # A stratum allows all steps of earlier epochs.
     last_steps = batches * np.arange(1, epochs + 1) - 1
     orders = np.tile(last_steps, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
@@ -360,9 +363,8 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns the bound on epsilon of the last model for Poisson sampling, with the same rate in each step.
 
-    If there are many orders, we simulate them. A bound on their mean delta needs an upper bound on mu: that
-    of a hypothetical order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta
-    is reserved for the rest.
+    We simulate many orders. A bound on their mean delta needs an upper bound on mu: the mu of an order that
+    is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for the rest.
 
     Args:
       schedule: The steps of training.
@@ -374,10 +376,10 @@ def bound_poisson(
     sigma, batches, epochs, weights = schedule
     rate = rate or 1 / batches
     steps = batches * epochs
-    no_step = len(weights.log_w) - 1  # no participation
+    no_participation = len(weights.log_w) - 1
     if 2**steps <= MAX_ENUMERATED:
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
-        orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
+        orders = np.sort(np.where(taken, np.arange(steps), no_participation), axis=1)
         counts = taken.sum(axis=1)
         return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
@@ -389,11 +391,12 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. Orders are cut after the number of participations of the
-        # worst order; the reserved part of delta covers longer orders.
+        # Gaps between participations are geometric. The reserved part of delta covers orders with more
+        # participations than the worst order.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
-        orders = np.cumsum(gaps, axis=1) - 1
-        mus.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
+        orders = np.cumsum(gaps, axis=1) - 1  # steps count from 0
+        orders[orders >= steps] = no_participation
+        mus.append(compute_order_mus(weights, orders))
     # The reserved part of delta also covers orders worse than `worst`. All orders are a single stratum.
     capped = np.minimum(np.concatenate(mus), worst)[:, None]
     remaining_delta = (1 - _RESERVED) * delta
@@ -404,40 +407,39 @@ def bound_poisson(
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
-    """Returns steps (K,), ascending, of participations at least as late and as many as in nearly all orders.
+    """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations among the last 1, 2, 4, ... and among all steps. A random order
-    exceeds a bound with a probability of at most `dropped`. The result is the order with the latest and most
-    participations that meets all bounds.
+    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, with
+    probability `rate` for each step, exceeds a bound with a probability of at most `dropped`. The result has
+    the most and latest participations within all bounds.
     """
-    # The bounds are quantiles of binomial distributions, each of which may fail with an equal part of
-    # `dropped`.
+    # The bounds are quantiles of binomial distributions. Each may fail with an equal part of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # We go backwards from the end of training. The last `shorter` steps have `taken` participations. If the
-    # next bound allows more, they take the latest steps before.
-    distances: list[int] = []
+    # next bound allows more, we add them in the latest steps before.
+    latest: list[int] = []
     taken = 0
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
         added = max(int(bound) - taken, 0)
-        distances.extend(range(shorter, shorter + added))
+        end = steps - shorter
+        latest.extend(range(end - added, end))
         taken += added
 
-    unique = np.unique(np.array(distances, np.int64))
-    return np.sort(steps - 1 - unique[unique < steps])
+    unique = np.unique(np.array(latest, np.int64))
+    return unique[unique >= 0]
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
-    At the returned epsilon the mean of all orders' deltas is at most `delta`, except with a probability of at
-    most ERROR. Each row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each
-    epsilon of a grid.
+    There the mean of all orders' deltas is at most `delta`, except with a probability of at most ERROR. Each
+    row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each epsilon of a grid.
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
-      worst: (S,) bounds on mu in each stratum.
+      worst: (S,) upper bounds on the mu of each stratum.
       probabilities: (S,) the probabilities of strata.
       delta: The delta of epsilon.
     """
@@ -453,18 +455,18 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
         largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
-    # The mean delta is low enough at the last index, so it is not tested.
+    # The mean delta is small enough at the last epsilon, so we do not test it.
     first = bisect_left(range(_NUM_EPSILONS), True, key=is_bounded)
     return float(grid[first])
 
 
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
-    """Returns an upper bound on the mean of the distribution of independent values (R,) from 0 to `largest`.
+    """Returns an upper bound on the mean of a distribution from 0 to `largest`, from independent values (R,).
 
-    It is the lower of two bounds, so it is below the mean with a probability of at most twice the error.
+    It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the least m with R * KL(mean / largest || m / largest) >= log_inverse_error, for two coins.
+    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for coins.
     """
     if largest == 0:
         return 0.0

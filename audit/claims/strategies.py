@@ -1,7 +1,7 @@
 """Strategies of matrix mechanisms: how the noise of different steps is correlated.
 
 A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t
-adds n_t = (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). Releasing every model releases
+adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). All models together show
 S G + z for the gradients G.
 
     independent   S = I, DP-SGD
@@ -10,7 +10,7 @@ S G + z for the gradients G.
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Any other strategy is a file with Toeplitz coefficients, as jax_privacy's `toeplitz` returns, or with the
+Other strategies are files with Toeplitz coefficients, as jax_privacy's `toeplitz` returns, or with the
 matrix. We do not scale S: a strategy with columns of norm 1 needs another sigma.
 """
 
@@ -29,7 +29,7 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Applies B(L) / A(L), with the coefficients of B and A, along the first axis of values (T, ...)."""
+    """Returns B(L) / A(L) times values (T, ...), for polynomials B and A in the shift L by a step."""
     from scipy import signal  # slow to load
 
     return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
@@ -78,19 +78,19 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns (1,) and (T, T): entry (t, i) weighs the raw noise of step t - i in the noise of step t."""
+        """Returns 1 (1,), and for (t, i) the weight of step t - i's raw noise in step t's noise (T, T)."""
         inverse = self.solve(np.eye(steps))
-        rows = np.zeros_like(inverse)
+        weights = np.zeros_like(inverse)
         for step in range(steps):
-            rows[step, : step + 1] = inverse[step, step::-1]
-        return np.ones(1), rows
+            weights[step, : step + 1] = inverse[step, step::-1]
+        return np.ones(1), weights
 
 
 Strategy = Toeplitz | Dense
 
 
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:
-    """Returns the first coefficients of the power series of (1 - L)^exponent."""
+    """Returns the first `count` coefficients of the power series of (1 - L)^exponent in L."""
     orders = np.arange(1, count)
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
@@ -122,7 +122,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 def pin_file(text: str) -> str:
     """Returns the name of a strategy's file with a checksum of its content; other texts are unchanged.
 
-    With the checksum a setting identifies the content of the file. `read_strategy` verifies it.
+    The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
@@ -149,17 +149,18 @@ def read_strategy(text: str, steps: int) -> Strategy:
     if name not in _NAMED:
         return make_strategy(_read_file(text), steps)
     make, example = _NAMED[name]
-    require(bool(colon) == (":" in example), _list_strategies(text))
-    if not colon:
-        return make(0.0, steps)
+    needs_number = ":" in example
+    require(bool(colon) == needs_number, _list_strategies(text))
+    if not needs_number:
+        return make(0.0, steps)  # the function ignores the number
     try:
         value = float(parameter)
     except ValueError:
         raise InputError(_list_strategies(text)) from None
-    is_valid = 0 <= value < 1  # lambda
-    if name != "lambda":  # a number of coefficients
-        is_valid = 1 <= value < 1e9 and value.is_integer()
-    require(is_valid, f"`noise={text}`: give a number like that in {example}")
+    is_valid = 1 <= value < 1e9 and value.is_integer()  # a number of coefficients
+    if name == "lambda":
+        is_valid = 0 <= value < 1
+    require(is_valid, f"`noise={text}`: give a number like the one in {example}")
     return make(value, steps)
 
 
@@ -195,8 +196,10 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
-    fits = array.shape == (steps, steps)
-    require(fits, f"the strategy has shape {array.shape}: give (n,) or {(steps, steps)}")
+    require(
+        array.shape == (steps, steps),
+        f"the strategy has shape {array.shape}: give (n,) or {(steps, steps)}",
+    )
     is_lower = np.array_equal(array, np.tril(array)) and np.all(np.diag(array) > 0)
     require(is_lower, "the matrix must be lower triangular, with a positive diagonal")
     return Dense(array)

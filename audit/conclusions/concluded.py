@@ -5,8 +5,7 @@ The setting determines the claim, and whether we expect a Gaussian trade-off cur
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from audit.conclusions.conclusion import Conclusion, Curve
 from audit.conclusions.finish import finish, take_smaller
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
-from audit.evidence.canaries import Coins, Fresh, Sets, Shape, make_coins
+from audit.evidence.canaries import Coins, Fresh, Sets, make_coins
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
@@ -50,7 +49,7 @@ _FROM_REHEARSAL = (
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
+    """Returns the bounds and estimates of the privacy loss by all methods for the kind of evidence.
 
     If some rows look like pasted copies (`count_once`), there are two conclusions: one from all rows, and one
     that counts each repeated row once. The result proves only what both prove.
@@ -81,40 +80,30 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     return findings
 
 
-def _analyze_single_canaries(evidence: Sets | Coins, level: Level) -> list[Finding]:
-    """Returns the estimates and bounds from runs with one canary each."""
-    return estimate.findings(*evidence.pooled(), *level)
+def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
+    """Returns the estimates and bounds for the kind of evidence, and the two methods of the verdict.
 
-
-def _analyze_many_canaries(evidence: Sets | Coins, level: Level) -> list[Bound]:
-    """Returns the bounds from runs with several canaries each."""
-    return lifted.bounds(evidence, *level)
-
-
-def _analyze_directions(evidence: Fresh, level: Level) -> list[Bound]:
-    """Returns the bounds from runs with fresh canaries."""
-    return [method.compute(evidence, *level) for method in exact_null.METHODS.values()]
-
-
-# For each shape, the function from (evidence, level) to estimates and bounds, and the names of the two bounds
-# that the verdict uses; None if it uses all bounds.
-_METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
-    Shape.ONE_CANARY: (_analyze_single_canaries, ONE_CANARY),
-    Shape.MANY_CANARIES: (_analyze_many_canaries, MANY_CANARIES),
-    Shape.FRESH_DIRECTIONS: (_analyze_directions, FRESH_DIRECTIONS),
-    Shape.ONE_RUN: (_analyze_one_run, None),
-}
+    The two methods are None for a single run, since its verdict uses all bounds.
+    """
+    if isinstance(evidence, OneRun):
+        return _analyze_one_run(evidence, level), None
+    if isinstance(evidence, Fresh):
+        methods = exact_null.METHODS.values()
+        return [method.compute(evidence, *level) for method in methods], FRESH_DIRECTIONS
+    if evidence.canaries == (1, 1):
+        return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
+    return lifted.bounds(evidence, *level), MANY_CANARIES
 
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
     """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
-    analyze, pair = _METHODS[evidence.shape]
-    findings = analyze(evidence, level)
+    findings, pair = _analyze(evidence, level)
     worlds = evidence.pooled()
     curve = None
     if pair is ONE_CANARY:  # the test needs independent scores
-        curve = Curve(gaussian_curve.examine(*worlds), gaussian_curve.power(*worlds))
+        p_value = gaussian_curve.examine(*worlds)
+        curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
         evidence,
         worlds,
@@ -130,35 +119,31 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         return concluded
     last_model = claim.last_model(level.delta)
     composition = claim.composition
-    expected = None
-    if composition is not None and composition.sampling_rate < 1:
-        # Without a bound on the last model, the claim has no period k of insertions.
-        steps = composition.insertions
-        if last_model is not None:
-            steps *= last_model.periods.k
-        expected = expected_epsilon(composition, steps, level.delta)
-    return concluded._replace(
+    concluded = concluded._replace(
         claim=claim,
         upper_bound=claim.epsilon(level.delta),
         mu_upper_bound=claim.gaussian_mu,
         composition=composition,
         hidden_state=last_model,
-        expected=expected,
     )
+    if composition is None or composition.sampling_rate == 1:
+        return concluded
+    steps = composition.insertions
+    if last_model is not None:  # otherwise the claim does not have a period of k steps
+        steps *= last_model.periods.k
+    return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields the notes below a table: failed runs, how scores were read, and how a user's were tested."""
+    """Yields the notes below a table: failed runs, how we read scores, and how we tested a user's cosines."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
         number = sum(map(len, evidence.pooled()))
-        unit = "scores"
         if isinstance(evidence, Fresh):
-            number = evidence.cosines.size
-            unit = "ranks" if evidence.draws else "cosines"
-        failed = f"{evidence.failed:,} of {number:,} {unit}"
-        yield f"{failed} are NaN (failed runs): each counts as the lowest score"
+            number = evidence.cosines.size  # `pooled` adds quantiles for figures
+        failed = f"{evidence.failed:,} of {number:,} scores are NaN (failed runs)"
+        yield f"{failed}: each counts as the lowest score"
     if isinstance(evidence, Sets) and evidence.labelled:
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
@@ -168,9 +153,11 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
-    if evidence.in_order and len(evidence.cosines) > 1:
+    if len(evidence.cosines) == 1:
+        return
+    if evidence.in_order:
         yield "rows are in the order in which runs started: the bound is the largest after any run"
-    elif len(evidence.cosines) > 1:
+    else:
         yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
 
 
@@ -193,29 +180,24 @@ def conclude_setting(
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
     """
-    bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
-    damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again"
-    require(not bad, damaged)
+    bad = np.count_nonzero(~np.isfinite(scores.scores))
+    require(
+        not bad,
+        f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again",
+    )
 
     claim = make_claim(setting)
     evidence: Evidence
     reason = ""
-    expected = None
-    # The formulas need a last model that is the sum of all steps, as with SGD without weight decay.
-    mechanism = setting.mechanism
-    is_sum = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
-    if is_sum and isinstance(claim, MatrixMechanism):
-        expected = claim.last_model_if_linear(level.delta)
     if setting.adversary.any_time:  # every run draws its own canaries
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
-        if is_sum and expected is None:
-            expected = _expect_linear_losses(setting, level.delta)
+    expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
-    # The claim does not have the optimizer and the schedule, which determine the bound on the last model.
+    # The bound on the last model depends on the optimizer and the schedule, which the claim does not have.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
@@ -230,33 +212,44 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim about a setting's mechanism, for an adversary who sees all models.
-
-    `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
-    """
+    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
+    # `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
-        return RandomAllocation(sigma, sampling.batches, setting.insertions)
+        return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
         schedule = setting.schedule
         return MatrixMechanism(
-            mechanism.noise, sigma, schedule.steps, schedule.periodicity, schedule.place
+            mechanism.noise,
+            sigma,
+            schedule.steps,
+            k=schedule.periodicity,
+            insert=schedule.place,
         )
     return DpSgd(*setting.composition)
 
 
-def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon of a setting's last model under linear losses; None if canaries have fixed steps.
+def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
+    """Returns the epsilon of a setting's last model if losses were linear.
 
-    Under linear losses the last model shows only the sum of all steps.
+    With linear losses the last model shows only the sum of all steps. The result is None if the last model is
+    not this sum, as with momentum or weight decay, if every run draws its own canaries, and for canaries at
+    fixed steps with independent noise.
     """
+    mechanism = setting.mechanism
+    if mechanism.optimizer != "sgd" or mechanism.weight_decay:
+        return None
+    if isinstance(claim, MatrixMechanism):
+        return claim.last_model_if_linear(delta)
+    if setting.adversary.any_time:
+        return None
     sampling = setting.sampling
     if sampling.batches:
         # The sampler draws one step in each of E epochs of b steps. The sum has E insertions and the noise of
         # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
-        mu = mu_upper_bound(setting.mechanism.noise_multiplier, setting.insertions)
+        mu = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:
         return None
@@ -276,7 +269,7 @@ def conclude_each_run(
       scores: the cosines of all runs and canaries, and which canaries were inserted.
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
-        cosine, as with final models. Otherwise the null distribution is fitted to them.
+        cosine, as with final models. Otherwise we fit the null distribution to these cosines.
       level: delta and confidence of the bounds.
       claim: the claim about the mechanism, or None.
     """
@@ -284,7 +277,8 @@ def conclude_each_run(
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         run = Coins(values[None], presence[None])  # a single row, (1, canaries)
         observed, left_out = run.pooled()
-        cosines = check_own_cosines(observed, None if law_holds else left_out, dimension)
+        unobserved = None if law_holds else left_out
+        cosines = check_own_cosines(observed, unobserved, dimension)
         conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
 
@@ -294,8 +288,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    A canary's score must not depend on the directions of other canaries (`Fresh.plain`), as leave-one-out
-    cosines do.
+    A canary's score must not depend on the directions of other canaries (`Fresh.plain`), so leave-one-out
+    cosines are not allowed.
     """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
@@ -306,11 +300,11 @@ def predicted_mu(setting: Setting) -> float | None:
     """Returns the predicted mu of an adversary who inserts along a single coordinate, or None.
 
     If the gradients of the data do not change the coordinate, the last model shows the sum of all insertions
-    and noise there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
+    and noise there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives mu.
 
-    There is no prediction for models that are not over-parameterised, other adversaries or optimizers, no
-    noise, sampled insertions, and an initialisation that differs between runs, which adds its own variance to
-    scores (Errata H14 of that README).
+    There is no prediction for models that are not over-parameterised, other adversaries or optimizers,
+    training without noise, sampled insertions, or an unknown initialisation. The last differs between runs,
+    which adds to the variance of scores (Errata H14 of the README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -352,10 +346,12 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Without coins: fair coins practically never insert all of the 40 or more canaries of a single run.
+    # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has no
+    # coins.
     if stored.presence.all():
-        return OneRun(None, check_own_cosines(stored.scores[0], None, stored.dimension))
+        cosines = check_own_cosines(stored.scores[0], None, stored.dimension)
+        return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:
-        return OneRun(coins, None)
+        return OneRun(coins, cosines=None)
     return OneRun(coins, check_own_cosines(*coins.pooled(), stored.dimension))

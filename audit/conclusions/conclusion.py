@@ -3,12 +3,10 @@
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
+from audit.evidence.arrays import Array
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
@@ -21,8 +19,8 @@ from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.methods.method import Assumption, Method, Pair
 
-Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
-_LEAST_P_VALUE = 1e-6  # the approximation is not accurate below
+Worlds = tuple[Array, Array]
+_LEAST_P_VALUE = 1e-6  # smaller p-values are not accurate
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -38,7 +36,7 @@ class UpperBound(NamedTuple):
       epsilon: the bound on epsilon at the conclusion's delta.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: its assumption.
-      name: its name in sentences and figures; "claim" if it was stated and not computed here.
+      name: its name in sentences and figures; "claim" if the user stated it.
       label: its name in tables.
       hidden: True for the hidden-state bound, for an adversary who sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
@@ -112,14 +110,13 @@ class Conclusion(NamedTuple):
 
     Attributes:
       evidence: the scores by run and canary.
-      worlds: the scores of all inserted canaries (n_in,), and of all left-out canaries (n_out,).
+      worlds: the scores of inserted canaries (n_in,), and of left-out canaries (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds that the verdict uses; None for a single run, which uses all bounds.
+      pair: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
       estimates: values of epsilon that are not bounds.
       bounds: the lower bounds. `holds` is False if the scores refute their assumption.
-      curve: the test for a Gaussian curve; None with several canaries per run, since it needs independent
-        scores.
+      curve: the test for a Gaussian curve, which needs one canary per run; else None.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
       upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None without a
@@ -134,28 +131,28 @@ class Conclusion(NamedTuple):
     `finish` computes the following.
 
     Attributes:
-      is_one_run: True if all scores are of the canaries of a single run.
-      has_one_canary: True if there are several runs with one canary each. Their scores are independent.
-      law_is_known: True if scores of left-out canaries have a known distribution (fresh directions, or
-        ranks).
-      has_tied_scores: True if scores of one of several runs may depend on each other, and have no known
+      is_one_run: True for a single run.
+      has_one_canary: True for several runs with one canary each. Their scores are independent.
+      law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
+        directions, or ranks).
+      has_tied_scores: True for several runs if the scores of a run may depend on each other and have no known
         distribution.
       bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
-      epsilon: the proven epsilon for any curve, or 0. For a single run it is the largest such bound.
+      epsilon: the lower bound for any curve; for a single run the largest one, or 0.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
-      is_claimed: True if the bound for all models was stated, and not computed from the steps.
+      is_claimed: True if the user stated the bound for all models.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
-      auc: the area under the ROC curve; None for a single run without left-out canaries.
+      auc: the area under the ROC curve; None without left-out canaries.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None without
         left-out canaries.
       normality: the test of normality of the cosines of a single run; None without cosines.
       is_reversed: True if scores are clearly lower with the canary than without, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
-      most_provable: the largest epsilon that this number of runs can prove for any curve; None with several
-        canaries per run.
+      most_provable: the largest epsilon that this number of runs with one canary each can prove for any
+        curve; else None.
       is_beyond_reach: True if no scores of this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None without a claim or a test.
       verdict: the verdict.
@@ -203,10 +200,12 @@ class Conclusion(NamedTuple):
 
     @property
     def fresh(self) -> Fresh:
+        """Returns the evidence if `law_is_known`."""
         return cast(Fresh, self.evidence)
 
     @property
     def one_run(self) -> OneRun:
+        """Returns the evidence if `is_one_run`."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -234,20 +233,20 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the one
-        for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu comes
-        before both.
+        Bounds of a single run keep their order. Otherwise the bound for any curve comes first, and then the
+        bound for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu
+        comes before both.
         """
         if self.pair is None:
             return self.bounds
         methods = [self.pair.free, self.pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        # A dict drops repeats and keeps the order.
+        # A dict drops repeated bounds and keeps their order.
         return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
-        """Returns the estimates, then the bounds as computed."""
+        """Returns the estimates, and then the bounds in their original order."""
         return (*self.estimates, *self.bounds)
 
     def bound(self, method: str) -> Bound:

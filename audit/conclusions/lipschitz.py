@@ -9,7 +9,7 @@ import json
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.claims import samplers
 from audit.claims.hidden_state import (
@@ -23,6 +23,7 @@ from audit.claims.hidden_state import (
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.claims.strategies import INDEPENDENT
 from audit.errors import InputError, number, require
+from audit.evidence.arrays import Array
 from audit.laws.conversions import epsilon_from_mu
 from audit.settings.setting import Sampling, Setting
 from audit.storage import files
@@ -30,14 +31,15 @@ from audit.storage.store import Store
 from audit.tasks import task
 from audit.version import __version__
 
-# Raise the number if a change to the code changes measured constants. Stores then measure them again.
+# Raise the number if a code change affects measured constants; audits then measure again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
 _MAX_ENUMERATED = 1000  # orders of batches, or strata of simulated orders
-_ROUNDING = 1e-6  # in units of the shift by an insertion
+_ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
+# Reasons why there is no bound.
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
-OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
+OTHER_CANARIES = "the gradients of the other canaries depend on the model"
 
 
 class Steps(NamedTuple):
@@ -48,7 +50,7 @@ class Steps(NamedTuple):
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
       kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
-      version: the value of `MEASUREMENT` when they were measured; empty if they were not.
+      version: the value of `MEASUREMENT` when they were measured; empty if they are proven or given.
     """
 
     constants: ArrayLike
@@ -67,7 +69,7 @@ def hidden_state(
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if
-        unknown. Not used for a model with proven constants.
+        they are unknown. Not used for a model with proven constants.
       own_model: True if the model is custom.
 
     Raises:
@@ -83,38 +85,38 @@ def hidden_state(
         # On any data the loss's curvature is between -negative and positive.
         negative, positive, largest_gradient, reason = row.curved
         may_clip = setting.mechanism.clipping_norm < largest_gradient
-        constant = _find_constant(setting, negative, positive, may_clip)
-        return _bound(setting, Steps(constant, reason), delta)
-    if row is not None and row.convex is not None:
-        smoothness = row.convex.curvature * row.convex.norm**2  # beta
-        constant = _find_constant(setting, 0.0, smoothness)
-        reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
-        return _bound(setting, Steps(constant, reason), delta)
-    if given is not None:
-        state = _bound(setting, given, delta)
-        if not given.kink:
-            return state
-        epsilon = state.bound.epsilon
-        return f"{given.kink}; by derivatives alone epsilon {epsilon:.4g}, an estimate"
-    if row is None:
+        steps = Steps(_find_constant(setting, negative, positive, may_clip), reason)
+    elif row is not None and row.convex is not None:
+        largest_curvature = row.convex.curvature * row.convex.norm**2
+        constant = _find_constant(setting, negative=0.0, positive=largest_curvature)
+        steps = Steps(constant, f"convex loss, any data with |x| <= {row.convex.norm:g}")
+    elif given is not None:
+        steps = given
+    elif row is not None:
+        return row.not_convex
+    else:
         return "the Lipschitz constants of its steps are unknown"
-    return row.not_convex
+    state = _bound(setting, steps, delta)
+    if not steps.kink:
+        return state
+    epsilon = state.bound.epsilon
+    return f"{steps.kink}; by derivatives alone epsilon {epsilon:.4g}, an estimate"
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns mu of an adversary who inserts along a single direction without gradients.
+    """Returns mu of an adversary who inserts along a single direction without other gradients.
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    For 1 - eta lambda from 0 to 1, this equals the hidden-state bound if the canary comes first in its
+    For 1 - eta lambda from 0 to 1, it equals the hidden-state bound if the canary comes first in its
     period and all periods are complete.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     exponents = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # For |1 - decay| above 1, negative exponents avoid overflow. A common factor of the weights cancels.
+    # For |1 - decay| above 1, negative exponents avoid overflow; their common factor cancels.
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
@@ -133,7 +135,7 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants in a store; None without any, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None if there are none, or if another `MEASUREMENT` made them.
 
     Raises InputError if their file is damaged.
     """
@@ -151,7 +153,7 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns current constants that were measured in at least `rehearsals` runs; None without them."""
+    """Returns current constants from measurements in at least `rehearsals` runs, or None."""
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
         return None
@@ -159,7 +161,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model, with bounds for larger constants and a reason."""
+    """Returns the upper bound on the last model with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
     mixture = _find_mixture(setting, steps.constants, delta)
@@ -169,7 +171,7 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
             reason += f", simulated from above, too low with probability {mixture.error:g}"
     return make_hidden_state(
         lambda periods: _bound_for(setting, periods.lipschitz, delta),
-        Periods(steps.constants, schedule.periodicity, schedule.place),
+        Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
         reason,
         steps.runs,
     )
@@ -178,8 +180,8 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    With hidden orders, mu and epsilon are those of the mixture, and `paid` and `attained_by` those of the
-    order of `_find_shifts`.
+    If a sampler hides the order, mu and epsilon come from the mixture over orders, and `paid` and
+    `attained_by` from the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -193,10 +195,10 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureBound | None:
-    """Returns the bound for the mixture over orders if a sampler hides them; else None.
+    """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    There is none without noise, and for k > 1, since the mixture needs a canary that any step may insert.
-    `constants` is a number or (T,).
+    It needs noise, and k = 1, since any step must be able to insert the canary. The Lipschitz constants are a
+    number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -206,18 +208,20 @@ def _find_mixture(
     return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
 
 
-def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary (T,) at each step, in units of eta C / B: 1 if inserted, else 0.
+def _find_shifts(setting: Setting) -> Array:
+    """Returns the shift by the canary (T,) at each step: 1 if the step inserts it, else 0.
 
-    Steps that a sampler draws are replaced by the last step of each epoch, or with Poisson sampling by all
-    steps that may insert the canary.
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. For a sampler by epochs we
+    assume the last step of each epoch, and for Poisson sampling all steps that may insert it.
     """
     schedule = setting.schedule
+    place = schedule.place
+    period = schedule.periodicity
+    if setting.sampling.batches:  # the number of steps in an epoch
+        period = setting.sampling.batches
+        place = period
     shifts = np.zeros(schedule.steps)
-    if setting.sampling.batches:
-        shifts[setting.sampling.batches - 1 :: setting.sampling.batches] = 1
-    else:
-        shifts[schedule.place - 1 :: schedule.periodicity] = 1
+    shifts[place - 1 :: period] = 1
     return shifts
 
 
@@ -225,8 +229,8 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. Simulation takes seconds."""
-    batches = sampler.batches or 1  # Poisson sampling has no epochs: each step counts as an epoch
+    """Returns the bound for the mixture over orders. Simulation takes seconds, hence the cache."""
+    batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
@@ -236,11 +240,11 @@ def _mix_orders(
     return samplers.bound_poisson(schedule, delta, simulated=_NUM_SIMULATED, rate=sampler.rate)
 
 
-def coupling_distances(setting: Setting) -> NDArray[np.float64]:
-    """Returns the distance (T,) between the models of both worlds before each step, in units of eta C / B.
+def coupling_distances(setting: Setting) -> Array:
+    """Returns the distance (T,) between the models with and without the canary before each step.
 
-    The worlds are coupled as in the proof of the hidden-state bound, with Lipschitz constant 1. The distance
-    before step t is z_(t-1) of `HiddenStateBound`.
+    We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. The distance
+    before step t is z_(t-1) of `HiddenStateBound`, in units of eta C / B (`_find_shifts`).
     """
     paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
     after = np.cumsum(_find_shifts(setting) - paid)
@@ -256,10 +260,10 @@ def _find_constant(
     A step is theta - eta (g + lambda theta), with the mean g of clipped gradients, learning rate eta and
     weight decay lambda. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
 
-    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
-    derivative of g may be asymmetric, but its norm is at most max(negative, positive), since clipping is a
-    projection. By the triangle inequality the constant is |1 - eta lambda| + eta max(negative, positive).
-    Losses that are convex in w'x remain so with clipping.
+    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping
+    (`may_clip`), the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
+    since clipping is a projection. By the triangle inequality the constant is
+    |1 - eta lambda| + eta max(negative, positive). Losses that are convex in w'x stay convex with clipping.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
@@ -269,9 +273,9 @@ def _find_constant(
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why the hidden-state bound is not valid for a setting, whatever its model; empty if it may be.
+    """Returns why the hidden-state bound is invalid for a setting with any model; empty if it may be valid.
 
-    Without the canary, a step must be a precise function of the previous model, the same in both worlds.
+    Apart from canary and noise, a step must be an exact function of only the previous model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -293,7 +297,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
 
 
 USUAL = 0  # stands for the usual number of rehearsals for the model's size
-_MIN_REHEARSALS = 2  # one in each world
+_MIN_REHEARSALS = 2  # one with the canary and one without
 
 
 def count_rehearsals(
@@ -301,7 +305,7 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
 
-    A rehearsal is a training run in which we measure Lipschitz constants. By default we measure smooth models
+    A rehearsal is a training run that measures Lipschitz constants. By default we measure smooth models
     without proven constants if k > 1 and the last model can have a bound.
 
     Args:
@@ -310,21 +314,23 @@ def count_rehearsals(
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
-      InputError: for other words, too few rehearsals, and a request to measure if the last model cannot have
-        a bound.
+      InputError: for other words, too few rehearsals, and a request if the last model cannot have a bound.
     """
     words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # An array cannot be compared with words.
-    require(requested is None or isinstance(requested, str), words)
-    require(requested in (None, MEASURED, UNMEASURED), words)
+    is_word = requested is None or isinstance(requested, str)
+    require(is_word and requested in (None, MEASURED, UNMEASURED), words)
     if rehearsals is not None:
         require_rehearsals(requested, rehearsals)
+    row = task.task(setting.model)
     why_not = _why_uncovered(setting, own_model=False)
     is_wanted = requested == MEASURED
-    invalid = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
-    require(not (is_wanted and why_not), invalid)
-    row = task.task(setting.model)
-    if requested is None:
+    if is_wanted:
+        require(
+            not why_not,
+            f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it",
+        )
+    elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None
     if is_proven or not is_wanted:
@@ -336,5 +342,7 @@ def require_rehearsals(requested: object, rehearsals: int) -> None:
     """Raises InputError for fewer than 2 rehearsals, or any without `lipschitz=measured`."""
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
-    few = f"`rehearsals={rehearsals}`: give at least {_MIN_REHEARSALS}, one of them in each world"
-    require(number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS, few)
+    require(
+        number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS,
+        f"`rehearsals={rehearsals}`: give at least {_MIN_REHEARSALS}, one of them in each world",
+    )

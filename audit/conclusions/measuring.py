@@ -1,4 +1,4 @@
-"""Measures the Lipschitz constants of an audit's steps without proven ones, and keeps them in the store."""
+"""Measures the Lipschitz constants of an audit's steps if there are no proven ones, and stores them."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
-    """Measures the steps of a catalogue model in `runs` training runs, unless the store has enough."""
+    """Measures the steps of a catalogue model in `runs` training runs, unless the store has constants."""
     game = build.build(setting, dataset)
     clipped_sum = build.make_dpsgd(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -43,7 +43,7 @@ def measure(
       store: the store of the setting, which keeps the constants.
       setting: the setting of the audit.
       game: the training to measure.
-      clipped_sum: the mechanism's clipping strategy.
+      clipped_sum: the mechanism's function for the sum of clipped gradients.
       runs: the number of training runs to measure, or `USUAL` for the number for the model's size.
       kinks: True if the model is known to have kinks, as ReLU networks do.
     """
@@ -66,15 +66,14 @@ def measure_steps(
     """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
 
     A constant is the largest singular value of a step's Jacobian. A secant is the distance of two models
-    after a step, divided by their distance before it. If a secant exceeds the derivatives, the steps have
-    kinks, as at a ReLU, and derivatives do not bound them. `kink` of the result reports this.
+    after a step, divided by their distance before the step. If a secant exceeds the derivatives, the steps
+    have kinks, as at a ReLU, and derivatives do not bound them (`kink` of the result).
 
-    `effort` has the numbers of runs, steps and secants to measure; the other arguments are those of
-    `measure`.
+    `effort` has the numbers of runs, steps and secants to measure. For other arguments see `measure`.
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(walked=1)
+        effort = effort._replace(walked=1)  # secants at one step suffice for the report
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
         # Some devices compute matrix products in less than float32 by default.

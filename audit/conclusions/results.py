@@ -25,9 +25,9 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
 def answer_json(conclusion: Conclusion) -> str:
     """Returns the output of `bound --json`, a JSON object on a single line.
 
-    It has `result_fields` and the verdict. For several runs it also includes `auc`, and `attack`: the
-    accuracy, and the true-positive rates at 1% and 0.1% false positives, with 95% intervals. A rate is null
-    if there are too few left-out canaries for a false positive.
+    It has `result_fields` and the verdict. For several runs it also has `auc` and `attack`: the accuracy, and
+    the true-positive rates at 1% and 0.1% false positives, with 95% intervals. A rate is null if there are
+    too few left-out canaries for a false positive.
     """
     fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
@@ -40,13 +40,13 @@ def answer_json(conclusion: Conclusion) -> str:
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as fields for JSON.
 
-    For several runs they are the following. Fields marked with * are optional.
+    For several runs there are the following fields; * marks optional fields.
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
       last_model*: the upper bound on the last model, or `why_not`. `margins` maps factors f to the epsilon
-        for steps whose constants c are larger by (f - 1) |c - 1|.
+        if the constant c of each step is larger by (f - 1) |c - 1|.
       claim_test*: the test of the claim.
       expected*: the epsilon of the last model if losses were linear; null if infinite.
       epsilon: the lower bound for any curve.
@@ -54,9 +54,9 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         run.
       gaussian_curve*: the test of the Gaussian curve.
 
-    For a single run they are `estimates`, `bounds`, `upper_bound`, `claim_test`* and `notes`*; with cosines
-    the numbers `observed` and `unobserved`, `dimension` and the test of `normality`, otherwise the number of
-    `canaries`; and `coins`, true if coins inserted the canaries.
+    For a single run there are `estimates`, `bounds`, `upper_bound`, `claim_test`*, `notes`*, and `coins`,
+    which is true if coins inserted the canaries. With cosines there are also the numbers `observed` and
+    `unobserved`, `dimension` and the test of `normality`; otherwise the number of `canaries`.
     """
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)
@@ -126,10 +126,9 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns the fields of a bound or an estimate for JSON.
 
-    They are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
-    is not a bound. `false_positive_rate` and `path` are only in bounds that use the exact distribution of
-    scores without the canary. `noise_floor` and `standard_error` are only in estimates that were simulated
-    without a leak.
+    These are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
+    is no bound. Only bounds with an exact null distribution have `false_positive_rate` and `path`. Only
+    estimates that were simulated without a leak have `noise_floor` and `standard_error`.
     """
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):

@@ -14,13 +14,9 @@ NOTHING = "nothing"
 VIOLATED = "violated"
 VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds are 0 when rounded down to three decimals
-BETTER_SCORES = "more runs or scores of fresh directions"  # for readers who do not train
+BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who do not train
 
 _NOTHING = "No leakage is proven."
-_VIOLATED = "The guarantee is violated."
-_IF_VIOLATED = "The guarantee is violated if the trade-off curve is Gaussian."
-_UNTESTED = " The curve was not tested: scores from one run may depend on each other."
-_MAY_LEAK = "This does not prove privacy: a stronger adversary or more runs may find a leak."
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
@@ -37,10 +33,10 @@ def at_most(value: float) -> str:
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion whose other fields are complete.
+    """Returns the verdict on a conclusion with all other fields.
 
-    It compares the upper bounds with two lower bounds: the largest for any trade-off curve, and the largest
-    of all, which may assume a Gaussian curve unless the scores refute it.
+    We compare the upper bounds to two lower bounds: `free` is the largest one for any trade-off curve, and
+    `largest` the largest of all, which may assume a Gaussian curve unless the scores refute it.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -57,28 +53,34 @@ def judge(conclusion: Conclusion) -> Verdict:
 
     broken = conclusion.exceeded(free.epsilon)
     if broken is not None:
+        headline = (
+            f"The guarantee is violated: epsilon is at least {at_least(free.epsilon)}, "
+            f"the {broken.name} allows {at_most(broken.epsilon)}."
+        )
         explanation = (
             f"{_claim(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
-            f"{_blame_others(broken, conclusion, broken.name)}"
+            f"{_blame_others(broken, conclusion)}"
         )
-        return Verdict(VIOLATED, VIOLATED, _state_violation(free, broken), explanation)
+        return Verdict(VIOLATED, VIOLATED, headline, explanation)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
-        return Verdict(VIOLATED, VIOLATED, _VIOLATED, _explain_refutation(conclusion))
+        headline = "The guarantee is violated."
+        return Verdict(VIOLATED, VIOLATED, headline, _explain_refutation(conclusion))
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
 
-    broken = conclusion.exceeded(largest.epsilon)  # only if the curve is Gaussian
-    if broken is not None:
+    broken = conclusion.exceeded(largest.epsilon)
+    if broken is not None:  # only a bound for a Gaussian curve exceeds it
         proven = "no leakage"
         if free.epsilon >= _SHOWN:
             proven = f"epsilon of at least {at_least(free.epsilon)}"
+        headline = "The guarantee is violated if the trade-off curve is Gaussian."
         explanation = (
             f"{_claim(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not Gaussian, or "
-            f"there is a bug, {_blame_others(broken, conclusion, broken.name)} Without an assumption on the "
-            f"curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
+            f"there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the curve "
+            f"{_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
-        return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, explanation)
+        return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, headline, explanation)
     return _judge_leak(conclusion, free, largest)
 
 
@@ -106,8 +108,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     """Returns the verdict on a conclusion without a violation: no proof, or a leak.
 
-    `free` is the largest lower bound for any trade-off curve, and `largest` that of all curves that the
-    scores allow.
+    `free` and `largest` are the two lower bounds of `judge`.
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if free.epsilon >= _SHOWN:
@@ -127,13 +128,14 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
         details = _describe_upper_bounds(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
-        f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{details}"
+        f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. This does not prove privacy: "
+        f"a stronger adversary or more runs may find a leak.{details}"
     )
     return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
-    """Returns the subject and verb of what is proven: "these runs prove", or "this run proves"."""
+    """Returns a subject and verb, "these runs prove" or "this run proves"; `scores` names several runs."""
     if conclusion.is_one_run:
         return "this run proves"
     return f"these {scores} prove"
@@ -155,9 +157,9 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline for a proven leak: for several runs, the lower bound next to an upper bound.
 
-    If the tightest upper bound is for the last model, the headline has that of composition too, and a larger
-    lower bound for a Gaussian curve in brackets. Otherwise it has the upper bound for all models, and says so
-    if no scores of so few runs could reject it.
+    If the tightest upper bound is for the last model, the headline also has the bound by composition, and in
+    brackets a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
+    reports if no scores of so few runs could reject it.
     """
     if conclusion.is_one_run:
         return "This training leaks."
@@ -171,7 +173,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:
             last_model += " if steps stretch as measured"
-        # With a hidden-state bound there is always one by composition, so it is not None.
+        # If there is a hidden-state bound, there is also a bound by composition, so it is not None.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -190,7 +192,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only the wealth of bets measures the evidence. Otherwise the e-value is 0, or 1 over the error.
+    # Only the e-value of bets measures the evidence. Other e-values are 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
@@ -201,19 +203,16 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     return (
         f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
         f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"
-        f"{_blame_others(upper, conclusion, 'claim')}"
+        f"{_blame_others(upper, conclusion)}"
     )
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence, with a leading space, about the test of a Gaussian curve; empty if none is needed.
-
-    If several canaries per run have dependent scores, it states that the curve was not tested.
-    """
+    """Returns a sentence about the test of a Gaussian curve, with a leading space; may be empty."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.has_tied_scores:
-            return _UNTESTED
+            return " The curve was not tested: scores from one run may depend on each other."
         return ""
     result = f"({curve.show_test()})"
     if curve.is_refuted:
@@ -264,17 +263,6 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     return f" Accounting guarantees at most {at_most(upper)}."
 
 
-def _state_violation(bound: Bound, broken: UpperBound) -> str:
-    """Returns the headline for a lower bound that exceeds an upper bound (`broken`), with both numbers."""
-    source = "accounting"
-    if broken.hidden:
-        source = "the hidden-state bound"
-    if broken.assumes == GIVEN:  # a claim, not computed from steps
-        source = "the claim"
-    allowed = f"{source} allows {at_most(broken.epsilon)}"
-    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {allowed}."
-
-
 def _name_upper_bound(upper: UpperBound) -> str:
     """Returns the value and the source of an upper bound, such as "the 3.1 that accounting guarantees".
 
@@ -288,12 +276,12 @@ def _name_upper_bound(upper: UpperBound) -> str:
     return f"the {at_most(upper.epsilon)} {source}"
 
 
-def _blame_others(broken: UpperBound, conclusion: Conclusion, name: str) -> str:
-    """Returns the possible causes of an exceeded upper bound other than a bug, to end the sentence about it.
+def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
+    """Returns the causes other than a bug why the upper bound `broken` was exceeded, to end a sentence.
 
-    `name` is the upper bound's name in the sentence. For several runs the causes include chance.
+    For several runs the causes include chance.
     """
-    other = f"or the {name} is for a different training"
+    other = f"or the {broken.name} is for a different training"
     if not conclusion.is_one_run:
         risk = show_risk(conclusion.confidence)
         other += (
@@ -301,7 +289,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion, name: str) -> str:
         )
     if not broken.hidden:
         return f"{other}."
-    # Composition's bound may be the smaller one, since only that one counts sampling.
+    # The bound by composition may be smaller than `broken`, since only composition uses sampling.
     composition = conclusion.upper_bound or 0.0
     effect = "is also violated"
     if broken.epsilon < composition:
@@ -317,7 +305,7 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
     # So few runs cannot prove more than the upper bound. Fewer insertions lower the accountant's upper bound,
-    # but not a stated claim.
+    # but they do not change a stated claim.
     if conclusion.is_claimed:
         return BETTER_SCORES
     return f"more runs, or fewer insertions for an upper bound below {at_least(most)}"

@@ -11,10 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 MAX_FAILED = 0.5  # the largest allowed fraction of NaN among scores
-MAX_SCORE = 1e100  # squares overflow from 1e154 on, sums of squares earlier
+MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
 _SLACK = 1e-6  # relative rounding error of cosines in float32
-MAX_SCORES = 10_000_000  # takes half a minute and 2 GB of memory
+MAX_SCORES = 10_000_000  # half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
@@ -34,8 +36,9 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None
-    has_mask = np.ma.is_masked(values)
-    require(not has_mask, f"{name} have masked entries: drop them with .compressed()")
+    require(
+        not np.ma.is_masked(values), f"{name} have masked entries: drop them with .compressed()"
+    )
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V is for records, of type void, and
     # for bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
@@ -50,7 +53,7 @@ def floats(name: str, values: ArrayLike) -> Array:
         return np.asarray(real(name, values), np.float64)
 
 
-def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
 
     Raises InputError unless the result has the shape `shape`, and all values are 0 or 1.
@@ -58,8 +61,9 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     array = floats("the bits of presence", presence)
     if array.ndim == 1:
         array = array[:, None]
-    message = f"presence has shape {array.shape}, scores {shape}: give one bit each"
-    require(array.shape == shape, message)
+    require(
+        array.shape == shape, f"presence has shape {array.shape}, scores {shape}: give one bit each"
+    )
     require(np.isin(array, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     return array.astype(bool)
 
@@ -71,40 +75,46 @@ def scores(name: str, values: ArrayLike) -> Array:
       InputError: for values that are not real numbers, booleans, or more than MAX_SCORES values.
     """
     array = real(name, values)
-    fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
-    booleans = f"{name} are booleans, a presence instead of scores: {fix}"
-    require(array.dtype.kind != "b", booleans)
+    require(
+        array.dtype.kind != "b",
+        f"{name} are booleans, a presence instead of scores: give scores[presence] and scores[~presence], "
+        "or guesses as 1 and 0",
+    )
     require_size(name, array.size)
     return floats(name, array)
 
 
 def matrix(name: str, values: ArrayLike) -> Array:
-    """Returns scores (runs, canaries) as float64; raises InputError for another shape."""
+    """Returns a user's scores (runs, canaries) as float64; raises InputError for another shape."""
     array = scores(name, values)
-    fits = array.ndim == 2 and array.size > 0
-    require(fits, f"{name} have shape {array.shape}: give (runs, canaries)")
+    require(
+        array.ndim == 2 and array.size > 0,
+        f"{name} have shape {array.shape}: give (runs, canaries)",
+    )
     return array
 
 
 def cosines(name: str, values: ArrayLike) -> Array:
-    """Returns cosines clipped to [-1, 1], with NaN for values that are not finite.
+    """Returns a user's cosines, clipped to [-1, 1], with NaN for values that are not finite.
 
     Raises InputError for sizes above 1 that rounding does not explain.
     """
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
     largest = float(np.nanmax(np.abs(array), initial=0.0))
-    too_large = f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths"
-    require(largest <= 1 + _SLACK, too_large)
+    require(
+        largest <= 1 + _SLACK,
+        f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
+    )
     return np.clip(array, -1.0, 1.0)
 
 
 def require_size(name: str, size: int) -> None:
     """Raises InputError if there are more than MAX_SCORES scores."""
-    too_many = (
-        f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs"
+    require(
+        size <= MAX_SCORES,
+        f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs",
     )
-    require(size <= MAX_SCORES, too_many)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
@@ -120,7 +130,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
       The arrays with finite scores, in the same order and shapes.
 
     Raises:
-      InputError: some scores are not finite, and a finite one is above 1e100 in size.
+      InputError: if some scores are not finite, and a finite score is above 1e100 in size.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -128,9 +138,9 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    _require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
-    # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
-    # gap is large compared to rounding errors.
+    _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
+    # NaN becomes a value two gaps below the lowest score, and infinite scores lie one gap beyond the finite
+    # ones. The gap is large compared to rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
@@ -138,7 +148,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     )
 
 
-def hash_ranks(*worlds: NDArray[np.int64]) -> int:
+def hash_ranks(*worlds: Integers) -> int:
     """Returns an integer hash of arrays of ranks, to seed a random split of the runs."""
     # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
@@ -147,11 +157,11 @@ def hash_ranks(*worlds: NDArray[np.int64]) -> int:
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
     """Raises InputError if more than half of all scores are NaN, the scores of failed runs."""
-    message = (
+    require(
+        failed <= MAX_FAILED * total,
         f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}: make "
-        "training stable, for instance by a smaller learning rate, and begin again"
+        "training stable, for instance by a smaller learning rate, and begin again",
     )
-    require(failed <= MAX_FAILED * total, message)
 
 
 def require_apart(scores: Array) -> None:
@@ -163,7 +173,7 @@ def require_apart(scores: Array) -> None:
 
 def _require_squares(largest: float) -> None:
     """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE."""
-    too_large = (
-        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}"
+    require(
+        largest <= MAX_SCORE,
+        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}",
     )
-    require(largest <= MAX_SCORE, too_large)

@@ -1,61 +1,57 @@
 """Scores of canaries, and the errors of a threshold in each run.
 
-A canary is in if the run inserted it, and out if not. In both designs of several runs, runs are independent,
-each with K canaries from the same distribution. A guess depends only on its canary.
+A canary is in if the run inserted it, and out if not. There are two designs with several runs. In both, runs
+are independent, each with K canaries from the same distribution, and a guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The others insert K-1 and
-score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given the others.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
+K - 1 canaries and score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given
+the other canaries.
 
-Coins: every canary of every run is in with probability 1/2, independently, so every run gives both. Fix a
-canary k and all other coins: the runs with k in and with k out are neighbours. So FNR_k and FPR_k, its error
-rates given its coin, satisfy FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k,
-for any dependence between the canaries of a run. The fraction of misses among inserted canaries does not,
-since it divides by a number that depends on the other coins.
+Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
+false alarms. Fix a canary k and all other coins: the runs with k in and with k out are neighbours. So the
+error rates FNR_k and FPR_k of guesses about k satisfy FNR_k >= f(FPR_k). The mean of 2 / K sum_k coin_k
+miss_k is the mean of FNR_k over k, for any dependence between the canaries of a run. The fraction of misses
+among inserted canaries has another mean, since its denominator depends on the other coins.
 
-A user's coins may be unfair: if all have the probability p, the factors are 1 / p and 1 / (1 - p) instead of
-2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1 - p_high),
-which overestimate both rates.
+A user's coins may be unfair. If all coins have the probability p, the factors are 1 / p and 1 / (1 - p)
+instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and
+1 / (1 - p_high), which overestimate both rates.
 
-Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On
-average over random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper
-limits of both average rates bound the privacy parameter from below.
+If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On average over
+random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
+average rates bound the privacy parameter from below.
 """
 
-import enum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.evidence.arrays import Array, hash_ranks, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import (
+    Array,
+    Bits,
+    Integers,
+    hash_ranks,
+    rank_all,
+    require_apart,
+    require_few_failed,
+)
+from audit.laws import cosine_law, intervals
 from audit.written import counted
 
-Places = NDArray[np.int64]
 _PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
 _LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
-_MIN_QUANTILES = 1_000  # of a known distribution, instead of the scores of left-out canaries
+# The number of quantiles of a known distribution, for figures.
+_MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
-RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
-
-
-class Shape(enum.Enum):
-    """The shape of evidence, which decides the methods and the presentation."""
-
-    ONE_CANARY = enum.auto()  # several runs with one canary each: scores are independent
-    MANY_CANARIES = enum.auto()  # several runs with several each: a run's scores may be dependent
-    FRESH_DIRECTIONS = (
-        enum.auto()
-    )  # canaries drawn anew in each run: scores have a known null distribution
-    ONE_RUN = enum.auto()  # a single run with many canaries
-
-
-def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of several runs, given the number of scored canaries per run (in, out)."""
-    return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
+# The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
+# deviations.
+RANK_DIMENSION = 10**12
 
 
 class RunErrors(NamedTuple):
@@ -64,9 +60,9 @@ class RunErrors(NamedTuple):
     Attributes:
       misses: (n,) each run's number of canaries that were in and not above the threshold.
       alarms: (m,) each run's number of canaries that were out and above the threshold.
-      canaries_in, canaries_out: the numbers of a run's canaries that can give a miss, and an alarm.
-      scale_in: scale_in * misses / canaries_in has at least the average false-negative rate as its mean.
-      scale_out: the same factor of alarms / canaries_out, for the false-positive rate.
+      canaries_in, canaries_out: how many of a run's canaries can give a miss, and an alarm.
+      scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
+      scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       paired: True if misses and alarms come from the same runs (m = n); else they are independent.
     """
 
@@ -88,7 +84,7 @@ class RunErrors(NamedTuple):
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns the largest possible counts of (misses, false alarms) over all runs."""
+        """Returns the largest possible numbers of misses, and of false alarms, in all runs together."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
 
@@ -97,8 +93,8 @@ class Counted(NamedTuple):
 
     Attributes:
       threshold: a canary with a higher score is guessed to be in.
-      pilot: its errors in the runs that chose it.
-      rest: its errors in the other runs, for a bound.
+      pilot: the errors in the runs that chose the threshold.
+      rest: the errors in the other runs, for a bound.
     """
 
     threshold: float
@@ -116,7 +112,7 @@ class Rows(NamedTuple):
     """
 
     scores: Array
-    presence: NDArray[np.bool_] | None = None
+    presence: Bits | None = None
     has_no_ties: bool = False
 
 
@@ -131,17 +127,13 @@ class Coins(NamedTuple):
     """
 
     scores: Array
-    presence: NDArray[np.bool_]
+    presence: Bits
     given: bool = False
     failed: int = 0
 
     @property
     def canaries(self) -> tuple[int, int]:
         return self.scores.shape[1], self.scores.shape[1]
-
-    @property
-    def shape(self) -> Shape:
-        return _find_shape(self.canaries)
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
@@ -156,8 +148,8 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): runs drawn by `_draw_pilots`, and the others."""
-        # A different number for each pair of rank and bit.
+        """Returns (pilot, rest): some runs to choose a threshold (`_draw_pilots`), and the others."""
+        # A different integer for each pair of rank and bit.
         pilot, rest = _draw_pilots(2 * _ranks(self.scores) + self.presence)
         return self.select(pilot), self.select(rest)
 
@@ -174,13 +166,11 @@ class Coins(NamedTuple):
         return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors with raised scales, which allow for unfair coins, and the error left for a bound.
+        """Returns errors with larger scales for a user's coins, which may be unfair, and the remaining error.
 
-        `error` is the probability that a bound may fail. For a user's coins, confidence limits use a tenth of
-        it (module's docstring). Errors of fair coins do not change.
+        `error` is the probability that a bound may fail. Confidence limits of the coins' probability use a
+        tenth of it. Our own coins are fair and change nothing.
         """
-        from audit.laws import intervals  # loads SciPy
-
         if not self.given:
             return errors, error
         spent = _LIMITS_FRACTION * error
@@ -209,10 +199,6 @@ class Sets(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.inserted.shape[1], self.fresh.shape[1]
 
-    @property
-    def shape(self) -> Shape:
-        return _find_shape(self.canaries)
-
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
         return [Rows(self.inserted), Rows(self.fresh)]
@@ -228,7 +214,7 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each set drawn by `_draw_pilots`, and the others."""
+        """Returns (pilot, rest), as `Coins.split` does, with runs of both sets in each."""
         ranks = _ranks(np.concatenate(self.pooled()))
         ranks_in, ranks_out = np.split(ranks, [self.inserted.size])
         pilot, rest = _draw_pilots(
@@ -241,16 +227,13 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors in each run of guessing that canaries with scores above a threshold are in.
-
-        Runs of the first set give misses, runs of the second false alarms.
-        """
+        """Returns the misses of runs with the canaries, and the false alarms of runs without them."""
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns both arguments unchanged, because this design does not use coins (`Coins.widen`)."""
+        """Returns both arguments, since this design has no coins (`Coins.widen`)."""
         return errors, error
 
 
@@ -275,7 +258,7 @@ class Fresh(NamedTuple):
     """
 
     cosines: Array
-    presence: NDArray[np.bool_]
+    presence: Bits
     dimension: int
     plain: bool = False
     given: bool = False
@@ -287,11 +270,8 @@ class Fresh(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.cosines.shape[1], self.cosines.shape[1]
 
-    @property
-    def shape(self) -> Shape:
-        return Shape.FRESH_DIRECTIONS
-
     def rows(self) -> list[Rows]:
+        """Returns a single table with a row for each run; for ranks, of the ranked scores."""
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
         return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
@@ -314,7 +294,7 @@ class Fresh(NamedTuple):
         world = "all inserted" if self.presence.all() else "inserted by coins"
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
-    def is_out(self) -> NDArray[np.bool_]:
+    def is_out(self) -> Bits:
         """Returns a mask (R, K) of the canaries that were out, in runs that did not fail."""
         return np.asarray(~self.presence & (self.cosines != FAILED))
 
@@ -322,10 +302,8 @@ class Fresh(NamedTuple):
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
         return np.asarray(self.cosines[self.is_out()])
 
-    def ranks(self) -> Places:
+    def ranks(self) -> Integers:
         """Returns the ranks (R, K) of the cosines, from 1, the highest score, to `draws` + 1."""
-        from audit.laws import cosine_law  # loads SciPy
-
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
@@ -337,28 +315,21 @@ class Fresh(NamedTuple):
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in (n,), and of those that were out (m,), for figures.
+        """Returns the scores of canaries that were in (n,), and of left-out canaries (m,), for figures.
 
-        The scores of left-out canaries are evenly spaced quantiles of the known distribution: as many as the
-        cosines, but 1,000 to 20,000. Ranks become normal deviates, higher for a better rank.
+        The latter are evenly spaced quantiles of their known distribution: n, but 1,000 to 20,000. Ranks
+        become normal deviates, higher for a better rank.
         """
-        from scipy import special  # slow to load
-
-        from audit.laws import cosine_law
-
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Rank r has the tail probabilities from (r - 1) / places to r / places; we use the middle one.
+        # Rank r has the tail probabilities from (r - 1) / places to r / places. We use the middle one.
         places = self.draws + 1
-        ranks_in = self.ranks()[self.presence]
-        ranks_out = np.ceil(levels[::-1] * places)
-        deviates_in, deviates_out = (
-            -special.ndtri((ranks - 0.5) / places) for ranks in (ranks_in, ranks_out)
-        )
-        return deviates_in, deviates_out
+        tails_in = (self.ranks()[self.presence] - 0.5) / places
+        tails_out = (np.ceil(levels[::-1] * places) - 0.5) / places
+        return -special.ndtri(tails_in), -special.ndtri(tails_out)
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -373,8 +344,10 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """
     values = arrays.matrix("the scores", scores)
     present = arrays.bits(presence, values.shape)
-    both = "presence puts all canaries into one world: both are needed"
-    require(present.any() and not present.all(), both)
+    require(
+        present.any() and not present.all(),
+        "presence puts all canaries into one world: both are needed",
+    )
     failed = _count_failed(values)
     (ranked,) = rank_all(values)  # finite, with failed runs below all others
     require_apart(ranked)
@@ -382,7 +355,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canaries and of others without them, after checks.
+    """Returns the evidence of runs with the canaries and of other runs without them, after checks.
 
     Args:
       scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
@@ -411,19 +384,20 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` has bits of presence, 1 for a canary that was in, and no scores."""
+    """Raises InputError if `scores_out` are bits of presence, 1 for a canary that was in."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If the scores in are whole numbers too, scores of 0 and 1 may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    message = f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
-    require(not is_presence, message)
+    require(
+        not is_presence, f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
+    )
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns how many scores are NaN, those of failed runs; raises InputError if it is more than half."""
+    """Returns the number of NaN, the scores of failed runs; raises InputError if it is more than half."""
     scores = np.concatenate([*map(np.ravel, worlds)])
     failed = int(np.isnan(scores).sum())
     require_few_failed("scores", failed, scores.size)
@@ -436,16 +410,16 @@ def _describe_shape(scores: Array) -> str:
     return f"{runs:,} runs x {counted(canaries, 'canary', 'canaries')}"
 
 
-def _ranks(scores: Array) -> Places:
-    """Returns the place of each score among the different scores, from 0, in the same shape."""
-    places = np.unique(scores, return_inverse=True)[1]
-    return places.astype(np.int64).reshape(scores.shape)
+def _ranks(scores: Array) -> Integers:
+    """Returns the rank of each score among the different scores, from 0, in the same shape."""
+    ranks = np.unique(scores, return_inverse=True)[1]
+    return ranks.astype(np.int64).reshape(scores.shape)
 
 
-def _draw_pilots(*sets: Places) -> tuple[list[Places], list[Places]]:
-    """Draws a pilot from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
+def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
+    """Draws pilot runs from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
 
-    The scores seed the draw, so the order of runs and canaries does not matter.
+    The sorted scores seed the draw, so the order of runs and canaries does not matter.
 
     Args:
       sets: the scores (runs, K) of each set, as integers such as ranks.
@@ -456,21 +430,21 @@ def _draw_pilots(*sets: Places) -> tuple[list[Places], list[Places]]:
     Raises:
       InputError: if a set has fewer than 8 runs.
     """
-    all_rows = []
-    ordered = []
-    for keys in sets:
-        sorted_keys = np.sort(keys, axis=1)
-        rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
-        all_rows.append(rows)
-        ordered.append(sorted_keys[rows])
-    rng = np.random.default_rng(hash_ranks(*ordered))
+    orders = []  # for each set, the indices of its runs in sorted order
+    sorted_sets = []
+    for ranks in sets:
+        sorted_ranks = np.sort(ranks, axis=1)
+        order = np.lexsort(sorted_ranks.T[::-1])  # lexsort sorts by its last row first
+        orders.append(order)
+        sorted_sets.append(sorted_ranks[order])
+    rng = np.random.default_rng(hash_ranks(*sorted_sets))
     pilot = []
     rest = []
     least = 2 * _MIN_PILOT
-    for rows in all_rows:
-        runs = len(rows)
+    for order in orders:
+        runs = len(order)
         require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
-        drawn = rows[rng.permutation(runs)]
+        drawn = order[rng.permutation(runs)]
         size = max(round(_PILOT_FRACTION * runs), _MIN_PILOT)
         pilot.append(drawn[:size])
         rest.append(drawn[size:])

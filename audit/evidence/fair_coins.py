@@ -1,32 +1,29 @@
 """Tests that reject a user's unfair or dependent coins before a bound uses them.
 
-Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
-same probability, which they bound from the coins (`canaries.Coins.widen`). Coins with several probabilities,
-one draw of coins for all runs, and canaries sorted by world look alike in a file, and make bounds wrong. Each
-test is exact or conservative for fair coins (R, K), and all tests together reject such coins with probability
-at most ERROR:
+Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
+with the same probability, which they estimate from the coins (`canaries.Coins.widen`). Coins with several
+probabilities, one draw of coins for all runs, and canaries sorted by world make bounds wrong. Each test is
+exact or conservative for fair coins (R, K). Together the tests reject fair coins with a probability of at
+most ERROR:
 
-    totals       overall, per row and per column: Binomial(n, 1/2), two-sided
+    totals       the number of heads of all coins, each row and each column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the
                  differences form paths without a circle, so they are fair coins themselves
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound, by the exact distribution of
                  a total
 
-and likewise for columns. Coins that pass can still be unfair in ways that this number of coins does not show.
+We test rows and columns in the same way. Coins that pass may still be unfair.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import InputError
+from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
-
-Bits = NDArray[np.bool_]
-Array = NDArray[np.float64]
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
 _MAX_LAGS = 64  # the largest distance of two compared coins
@@ -35,7 +32,6 @@ _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
 _TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
 _FAR = 40  # standard deviations; totals further from their mean are negligible
-_REMEDY = "presence has to be drawn by fair independent coins"
 
 
 class _Test(NamedTuple):
@@ -51,16 +47,16 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    Fair coins are rejected with a probability of at most ERROR, 1e-6: the tests share it (Bonferroni).
+    It rejects fair coins with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
     """
     tests = list(_tests(presence))
     worst = min(tests)
     if worst.log_p < np.log(ERROR / len(tests)):
-        raise InputError(f"{worst.message}; {_REMEDY}")
+        raise InputError(f"{worst.message}; presence has to be drawn by fair independent coins")
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of coins (R, K): of the total, of rows (runs), and of columns."""
+    """Yields the results of all tests of coins (R, K): of the total, of each run, and of each canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -69,7 +65,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of a table of coins (rows, columns) that its shape allows.
+    """Yields the results of the tests of rows of coins (rows, columns), as far as the shape allows.
 
     `row` and `column` are the words for a row and a column in messages, such as "run" and "canary".
     """
@@ -83,16 +79,17 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns the number of heads among fair coins, with its deviation: "fair coins would give 50 +- 5"."""
+    """Returns the expected number of heads and its deviation: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
-def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
+def _log_binomial(counts: Integers, coins: int) -> Array:
     """Returns natural logs of the two-sided binomial p-values of numbers of heads among fair coins.
 
-    A p-value is twice the probability of the smaller tail, and at most 1. Counts may have any shape.
+    A p-value is twice the probability of the smaller tail, and at most 1. Each of the `counts` (any shape) is
+    from this number of coins.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -100,10 +97,10 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
     return np.asarray(np.minimum(log_p, 0.0))
 
 
-def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
+def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """Tests if a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
 
-    The p-value is that of the most extreme row, times the number of rows (Bonferroni).
+    The p-value is the smallest one of all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -115,8 +112,8 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests if bits (rows, columns) at some distance are equal, or different, too often.
 
-    Distances are 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is that of
-    the most extreme distance, times their number (Bonferroni). `column` is the word for a column.
+    Distances are from 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is the
+    smallest one of all distances, times their number (Bonferroni).
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     compared = []
@@ -133,13 +130,14 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     return _Test(log_p + np.log(most_lags), message)
 
 
-def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
+def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     """Tests if the totals (rows,) of rows of K = `width` coins differ too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
+    # The possible totals of a row, without those of negligible probability.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(_FAR * fair_deviation) + 1
@@ -148,7 +146,7 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     log_beta = special.betaln(width - values + 1, values + 1)
     log_probabilities = -log_beta - np.log(width + 1) - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
-    # The log of E[exp(t X)] for a single row, at each t of _TILTS.
+    # The log of E[exp(t X)] for a single row and each t of _TILTS.
     log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)
 
     rows = len(totals)

@@ -1,7 +1,6 @@
 """Evidence from a user's scores, after checks.
 
-The shape of the scores gives the design of the audit. R is the number of runs, which may be 1, and K the
-number of canaries per run:
+There is a function for each design of an audit, with R runs (or a single one) and K canaries per run:
 
     two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
     coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
@@ -15,7 +14,7 @@ import hashlib
 import json
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
@@ -47,9 +46,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # A user's coins may be slightly unfair, which bounds allow for if `given` is true.
+    # `given` makes bounds valid for a user's coins that are slightly unfair.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
-    check_either(_require_fair, drawn)
+    check_either(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
     return OneRun(coins=drawn, cosines=None)
@@ -64,8 +63,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
-    It is a `OneRun` for a single run, (1, K), without leave-one-out; otherwise a `Fresh`. The bounds of a
-    `OneRun` assume that a cosine does not depend on other canaries' directions.
+    The result is a `OneRun` for a single run, (1, K), without leave-one-out. Its bounds assume that a cosine
+    does not depend on other canaries' directions. Otherwise the result is a `Fresh`.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
@@ -104,35 +103,27 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = one_run_evidence.check_own_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and these checks do not apply.
+    # With a fitted null, cosines may be maxima over rounds, and the checks of `given` do not apply.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
-    return OneRun(None, run)
+    return OneRun(coins=None, cosines=run)
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its options."""
-    parts = [part for part in evidence if not isinstance(part, bool)]  # options are booleans
+    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its boolean options."""
+    parts = [part for part in evidence if not isinstance(part, bool)]
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _require_fair(drawn: Coins) -> None:
-    """Raises InputError if bits of presence are very unlikely for fair coins."""
-    fair_coins.require_fair(drawn.presence)
-
-
-def _cosines_of_one_run(
-    values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
-) -> OneRun:
+def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
     """Returns the evidence of a single run's cosines (K,), with presence (K,) or (1, K), or None."""
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
     bits = np.atleast_2d(arrays.floats("the bits of presence", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
-    coins_of_run = Coins(values[None], present, given=True)
-    check_either(_require_fair, coins_of_run)
-    # Left-out canaries show the spread, so `check_own_cosines` does not check it.
-    cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
-    return OneRun(coins_of_run, cosines_of_run)
+    fair_coins.require_fair(present)
+    drawn = Coins(values[None], present, given=True)
+    # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
+    return OneRun(drawn, one_run_evidence.check_own_cosines(*drawn.pooled(), size))

@@ -2,44 +2,42 @@
 
 `exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. These checks reject
 
-- a spread beyond 1/sqrt(d), as if d counts parameters that are not trained. We measure the spread of inserted
-canaries about their run's mean (about the mean of all for one canary per run), since a canary shifts its
-cosine and does not widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their
-cosines instead;
-- columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), as if one
-seed drew the directions of all runs;
+- a spread larger than 1/sqrt(d), which occurs if d counts parameters that are not trained. We measure the
+spread of inserted canaries about their run's mean (with one canary per run, about the mean of all), since a
+canary shifts its cosine and does not widen it. With at least MIN_COSINES left-out canaries,
+`exact_null.law_test` tests their cosines instead;
+- columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), which
+occur if one seed draws the directions of all runs;
 - squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
-cosines of one run depend on each other. Their squares spread like 1 - K/d times the number of independent
-ones, over a denominator of d - K degrees of freedom per run. So we compare the spread to Fisher's F with
-these degrees of freedom (measured: the error is at most the nominal one for K/d up to 1).
-We test all cosines this way.
+cosines of one run depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
+independent, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F
+with these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1.
 
-With all canaries inserted, the checks cannot detect: coordinates, or directions of another distribution,
-instead of uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a
-rehearsal the drift, or if canaries are few for the dimension (K mu^2 / d of a percent); directions that
-training knew; a sign or a run chosen by its score; a dimension that is slightly too large.
+With all canaries inserted, the checks cannot detect: directions that are not uniform, such as coordinates;
+the same seed for all runs if leave-one-out removes the other canaries and a rehearsal removes the drift, or
+if canaries are few for the dimension (K mu^2 / d of a percent); directions that training knows; a sign or a
+run that was chosen by its score; a dimension that is slightly too large.
 
-A failed run has NaN for its cosines. Without the canary, failure does not depend on the direction, so the
-probability of a cosine above t is at most a(t) for any fixed value of a failure. We use -1.
+A failed run has NaN for its cosines, which we replace by -1. Without the canary, failure does not depend on
+the direction, so the known probability of a cosine above t remains an upper bound.
 """
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import InputError, number, require, require_type
 from audit.evidence import arrays
-from audit.evidence.arrays import Array, require_few_failed
+from audit.evidence.arrays import Array, Bits, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
-Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
 MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
 MAX_DIMENSION = 10**13
@@ -47,11 +45,6 @@ _IMPOSSIBLE = 1e-9  # the probability of rejecting possible cosines for their su
 _MANY = 1e12  # degrees of freedom with which Fisher's F becomes chi-squared
 _SLACK = 1e-6  # relative rounding error of cosines in float32
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
-_FIX = (
-    "count only trained parameters, or leave out some canaries by coins if they take part unequally"
-)
-_SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
-_SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
 
 
 def given(
@@ -81,8 +74,12 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if each canary seems to have had the same direction in every run."""
-    require(columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL, _SAME)
+    """Raises InputError if each canary seems to have the same direction in every run."""
+    require(
+        columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
+        "directions look the same in every run: draw them afresh, or shuffle each run's cosines if they are "
+        "sorted, or canaries take part unequally",
+    )
 
 
 def _find_inserted(design: Fresh) -> Bits:
@@ -101,7 +98,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
       leave_one_out: True if the other canaries' directions were projected out of each cosine's vector.
     """
     runs, canaries = cosines.shape
-    error = _IMPOSSIBLE / runs
+    error = _IMPOSSIBLE / runs  # Bonferroni
     if not leave_one_out:
         limit = cosine_law.limit_squares(canaries, dimension, error)
     elif 2 <= canaries <= dimension:
@@ -125,16 +122,18 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 def require_dimension(dimension: Any) -> int:
     """Returns a user's dimension as an int; raises InputError for another type or range."""
     size = number("dimension", dimension, int)
-    range_of_sizes = f"give 2 to {MAX_DIMENSION:,}, the number of trained parameters"
-    require(2 <= size <= MAX_DIMENSION, f"`dimension={size}`: {range_of_sizes}")
+    require(
+        2 <= size <= MAX_DIMENSION,
+        f"`dimension={size}`: give 2 to {MAX_DIMENSION:,}, the number of trained parameters",
+    )
     return size
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    Each run's own mean is subtracted first. The p-value is 1 with fewer than 3 runs or 10 canaries, with too
-    few cosines that count, or if cosines do not differ within any run.
+    It subtracts each run's mean first. The p-value is 1 with fewer than 3 runs or 10 canaries, with too few
+    cosines to use, or if cosines do not differ within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -143,16 +142,13 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     if len(cosines) < 3 or cosines.shape[1] < MIN_COSINES:
         return 1.0
     deviations = _about_means(cosines, presence)
-    counts = presence.sum(0)  # of each canary, in how many runs it counts
-    groups = np.count_nonzero(counts)
-    total = float(np.square(deviations).sum())
-    sums = deviations.sum(0)
-    between = float((sums**2 / np.maximum(counts, 1)).sum())
+    runs_of_canary = presence.sum(0)
+    total = np.square(deviations).sum()  # the sum of squares within and between canaries
+    between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
-    runs = np.count_nonzero(presence.any(1))
-    freedom_between = groups - 1
-    freedom = number - runs - freedom_between
-    if groups < 2 or freedom < 1 or total <= _ALIKE**2 * number:
+    freedom_between = np.count_nonzero(runs_of_canary) - 1
+    freedom = number - np.count_nonzero(presence.any(1)) - freedom_between
+    if freedom_between < 1 or freedom < 1 or total <= _ALIKE**2 * number:
         return 1.0
     within = max(total - between, 1e-12 * total)  # above 0 despite rounding
     ratio = between / freedom_between / (within / freedom)
@@ -161,21 +157,23 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 def describe_dimension(design: Fresh) -> str:
     """Returns a note on how a user's dimension was tested: by the left-out cosines, or by the spread."""
+    number_out = len(design.out())
+    _, freedom = measure_spread(design)
+    tested = "not tested: there are too few cosines"
+    if number_out >= MIN_COSINES:
+        cosines = f"{number_out:,} cosines of canaries that were not inserted"
+        tested = f"tested by {cosines}, which shows only a large excess"
+    elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
+        cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
+        tested = f"tested by {cosines}, which shows only a large excess"
     danger = "a dimension that is too large makes bounds wrong"
-    tested = ""
-    if len(design.out()) >= MIN_COSINES:
-        tested = f"{len(design.out()):,} cosines of canaries that were not inserted"
-    elif measure_spread(design)[1] >= MIN_COSINES - 1:
-        tested = f"the spread of {_find_inserted(design).sum():,} cosines"
-    if not tested:
-        return f"dimension {design.dimension:,} was not tested: there are too few cosines; {danger}"
-    return f"dimension {design.dimension:,} was tested by {tested}, which shows only a large excess; {danger}"
+    return f"dimension {design.dimension:,} was {tested}; {danger}"
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
     """Returns the spread of the cosines of inserted canaries about their run's mean, without failed runs.
 
-    With one canary per run, it is the spread about the mean of all runs.
+    With one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
       squares: the sum of the squared deviations. In d dimensions its mean is freedom / d.
@@ -187,18 +185,20 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
-    freedom = int(presence.sum()) - int(np.count_nonzero(presence.any(1)))
+    freedom = int(presence.sum() - presence.any(1).sum())
     return float(np.square(deviations).sum()), freedom
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
+    """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for values that are not finite.
 
     Raises InputError for other shapes, values beyond 1, and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
-    fits = values.ndim in (1, 2) and values.size > 0
-    require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")
+    require(
+        values.ndim in (1, 2) and values.size > 0,
+        f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)",
+    )
     failed = np.isnan(values)
     require_few_failed("cosines", int(failed.sum()), values.size)
     return np.where(failed, FAILED, values).reshape(len(values), -1)
@@ -212,12 +212,12 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
     if presence is None:
         return np.ones(shape, bool)
     bits = arrays.bits(presence, shape)
-    require(bits.any(), "presence puts all canaries out: those that are in are needed")
+    require(bits.any(), "presence puts all canaries out: at least one must be in")
     return bits
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) minus the mean of their run's cosines with presence; 0 for those without."""
+    """Returns cosines (R, K) minus the mean of their run's present cosines; 0 for absent cosines."""
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
     means = sums / np.maximum(counts, 1)
@@ -227,25 +227,28 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: bounds are valid if the dimension is too small. There is no test with too few
-    cosines, or with enough left-out canaries for a better test (`exact_null.law_test`).
+    A smaller spread is allowed, since bounds are valid if the dimension is too small. There is no test with
+    too few cosines, or with enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
+    # The degrees of freedom of Fisher's F.
     numerator = float(freedom)
     denominator = _MANY
+    dimension = design.dimension
     canaries = design.cosines.shape[1]
-    runs = int(np.count_nonzero(_find_inserted(design).any(1)))
-    if runs > 1 or not design.plain:
-        independent_fraction = max(1 - canaries / design.dimension, 1 / design.dimension)
+    runs = np.count_nonzero(_find_inserted(design).any(1))
+    if runs > 1 or not design.plain:  # see the module's docstring
+        independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
-        denominator = float(max(runs * (design.dimension - canaries), 1))
-    ratio = squares * design.dimension / freedom
+        denominator = max(runs * (dimension - canaries), 1)
+    ratio = squares * dimension / freedom
     if special.fdtrc(numerator, denominator, ratio) >= LEVEL:
         return
     suggested = max(round(freedom / squares), 1)
     raise InputError(
-        f"`dimension={design.dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), those of uniform "
-        f"directions by 1, as these would in about {suggested:,} dimensions: {_FIX}"
+        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), and cosines of uniform "
+        f"directions by 1 / sqrt(d), as these would in about {suggested:,} dimensions: count only trained "
+        "parameters, or leave out some canaries by coins if they take part unequally"
     )

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 from audit.errors import require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
-from audit.evidence.canaries import Coins, Shape
+from audit.evidence.canaries import Coins
 
-MIN_CANARIES = 10
+MIN_CANARIES = 10  # observed, and unobserved unless there are none
 
 
 class Cosines(NamedTuple):
@@ -45,10 +45,6 @@ class OneRun(NamedTuple):
         return len(scores_in), len(scores_out)
 
     @property
-    def shape(self) -> Shape:
-        return Shape.ONE_RUN
-
-    @property
     def is_null_known(self) -> bool:
         """Returns True if scores are cosines with an exact null distribution, not a fitted one."""
         return self.cosines is not None and not len(self.cosines.unobserved)
@@ -61,7 +57,7 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns the numbers of canaries in words, with their coins or their null distribution."""
+        """Returns the number of canaries in words, and their coins or their null distribution."""
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
             return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
@@ -99,11 +95,11 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     array = arrays.cosines(f"the {name} cosines", values)
     shape = f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)"
     require(array.ndim == 1, shape)
-    few = f"there are {len(array)} {name} cosines: give at least {MIN_CANARIES}"
-    require(len(array) >= MIN_CANARIES, few)
+    size = len(array)
+    require(size >= MIN_CANARIES, f"there are {size} {name} cosines: give at least {MIN_CANARIES}")
     bad = np.count_nonzero(np.isnan(array))
-    failed = f"{bad} of {len(array)} {name} cosines are not finite"
+    failed = f"{bad} of {size} {name} cosines are not finite"
     require(not bad, f"{failed}: the run failed; audit several runs together, including this one")
-    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they must differ"
+    equal = f"all {size} {name} cosines equal {array[0]:g}: they must differ"
     require(np.ptp(array) > 0, equal)
     return array

@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from audit.errors import number, require, require_type
 from audit.evidence import arrays
-from audit.evidence.arrays import Array, require_few_failed
+from audit.evidence.arrays import Array, Bits, Integers, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
+from audit.evidence.given_directions import LEVEL, check_bits
+from audit.laws import cosine_law, gaussians
 
-Bits = NDArray[np.bool_]
-LEVEL = 1e-6  # a smaller p-value means that two distributions differ
 MAX_DRAWS = 10**9
 _BELOW = (
-    1e-9  # fraction by which cosines are lowered, or rounding might lift them above a threshold
+    1e-9  # the fraction by which we lower cosines, so rounding does not lift them above a threshold
 )
 _MAX_TAIL = 1 - 1e-12  # a tail probability of 1 would give the cosine -1 of a failed run
-_FIX = "draw both by one generator, and score them by one function"
 
 
 def ranks(
@@ -74,7 +74,7 @@ def ranks(
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
     require(seed >= 0, f"`seed` must be a whole number from 0, got {seed}")
-    ranked = None
+    ranked = None  # the scores of canaries and fresh draws, (R, K + M)
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
         require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
@@ -85,19 +85,23 @@ def ranks(
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
-        ranked = np.where(has_failed, 0.0, ranked)
+        ranked = np.where(has_failed, 0.0, ranked)  # any number: a failed run gets no ranks
         own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
         failed = np.broadcast_to(has_failed, own_ranks.shape)
         if initial is not None:
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
-
-    from audit.evidence.given_directions import check_bits  # loads SciPy
-
     present = check_bits(presence, own_ranks.shape)
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
-    cosines = np.where(failed, FAILED, placed)
-    return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
+    return Fresh(
+        cosines=np.where(failed, FAILED, placed),
+        presence=present,
+        dimension=RANK_DIMENSION,
+        given=True,
+        in_order=in_order,
+        draws=draws,
+        ranked=ranked,
+    )
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
@@ -120,7 +124,7 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
     """
     ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
-    bad = int(np.count_nonzero(~is_rank & ~np.isnan(ranks)))
+    bad = np.count_nonzero(~is_rank & ~np.isnan(ranks))
     range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
     require(not bad, f"{bad} of {ranks.size} values are not ranks: give {range_of_ranks}")
     return ranks
@@ -137,46 +141,42 @@ def _require_one_law(initial: Any, seed: int) -> None:
     ranks = rank_among(scores, fresh, seed)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
     p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
-    differs = "on the initial model canaries and fresh draws have different score distributions"
-    require(p_value >= LEVEL, f"{differs} (p = {p_value:.1g}): {_FIX}")
+    require(
+        p_value >= LEVEL,
+        "on the initial model canaries and fresh draws have different score distributions "
+        f"(p = {p_value:.1g}): draw both by one generator, and score them by one function",
+    )
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
 
-    A left-out canary has the rank r or a better one with probability r / (M + 1). We use the cosine that
-    a random direction exceeds with the same probability. We lower it by a billionth, so rounding does not
-    lift it above a threshold.
+    The rank of a left-out canary is at most r with probability r / (M + 1). We use the cosine that a random
+    direction exceeds with the same probability, lowered by a billionth.
 
     Args:
       ranks: Ranks of any shape, from 1, the highest score, to M + 1.
       draws: M, the number of fresh draws.
     """
-    from audit.laws import cosine_law  # loads SciPy
-
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     tails = np.minimum(tails, _MAX_TAIL)  # the lowest rank has tail 1
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - _BELOW * np.abs(cosines)
 
 
-def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
+def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
 
-    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to r / (M +
-    1), with a fixed seed. With k left-out canaries in each run,
-    the variance of a mean is about 1 + k / M times that of independent ranks, so
-    `gaussians.measure_normality` gets the number of ranks divided by this factor.
+    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
+    r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
+    in each run, the variance of a mean is about 1 + k / M times the variance for independent ranks. We pass
+    `gaussians.measure_normality` the number of ranks over this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
       is_out: (R, K), True for the ranks to test, of left-out canaries; at least one.
       draws: M, the number of fresh draws in each run.
     """
-    from scipy import special  # slow to load
-
-    from audit.laws import gaussians
-
     canaries_out = is_out.sum(1)  # of each run
     total_out = int(canaries_out.sum())
     # The mean of all ranks has the variance 1 / total_out and, from shared draws, shared / total_out.
@@ -190,7 +190,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
 def describe_draws(design: Fresh) -> str:
     """Returns a note on a user's fresh draws: the probability of the highest rank, and the tests."""
-    number_out = int(design.is_out().sum())
+    number_out = len(design.out())
     tested = "not compared to fresh draws, since all were inserted"
     if number_out:
         tested = (
@@ -214,7 +214,7 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
     return canary_scores, fresh_scores
 
 
-def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
+def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
     """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
 
     Args:
@@ -227,13 +227,15 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
     missing = np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum()
-    one_function = f"{missing} scores are NaN: score canaries and fresh draws by one function"
-    require(not missing, one_function)
+    require(
+        not missing, f"{missing} scores are NaN: score canaries and fresh draws by one function"
+    )
     rows = []
     for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
         ordered = np.sort(drawn)
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
+        # A canary's place among the fresh draws with the same score is random.
         rng = np.random.default_rng([seed, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

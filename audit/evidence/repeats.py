@@ -1,8 +1,8 @@
 """Finds rows of scores that look like pasted copies of other rows.
 
 Bounds assume that rows are independent training runs. If a file has each run twice, its bounds are wrong in
-8% of audits instead of 5%, and with each run five times in 28%. But rounded scores, votes and scores of
-collapsed models can be equal in different runs. So a suspicious file is read twice: with all rows, and with
+8% of audits instead of 5%; if it has each run five times, in 28%. But rounded scores, votes and scores of
+collapsed models can be equal in different runs. So we read a suspicious file twice: with all rows, and with
 each repeated row counted once. The first reading is valid if the rows are independent runs, and the second if
 they are copies. The smaller bound is valid in both cases, so a wrong suspicion only costs power. Rows are
 suspicious
@@ -19,19 +19,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.errors import InputError
+from audit.evidence.arrays import Bits, Integers
 from audit.evidence.canaries import FAILED, Coins, Fresh, Rows, Sets
 from audit.evidence.one_run import OneRun
 from audit.written import counted
 
-Bits = NDArray[np.bool_]
-Places = NDArray[np.int64]
 Evidence = Sets | Coins | Fresh | OneRun
 
 _DISTINCTIVE = 3  # different scores in a row that independent runs rarely share
-_DEVIATIONS = 2.0  # allowed deviations of the numbers of rows from their mean
+_DEVIATIONS = 2.0  # the allowed distance of a number of rows from its mean, in standard deviations
 
 
 class CountedOnce(NamedTuple):
@@ -59,9 +57,9 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Checks evidence and, if the check fails and rows look like copies, the rows counted once.
+    """Calls `check` with evidence and, if it fails and rows look like copies, with the rows counted once.
 
-    Raises the InputError of the check if both fail.
+    Raises the InputError of the check if both calls fail.
     """
     try:
         check(evidence)
@@ -79,42 +77,41 @@ def _find_repeats(table: Rows) -> Bits:
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # `numbers` has a number for each row, equal for equal rows, and `counts` how often each number occurs.
+    # `groups` has a number for each row, equal for equal rows, and `counts` how often each number occurs.
     # `before` counts the equal rows before each row.
-    _, numbers, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    numbers = numbers.ravel()
-    order = np.argsort(numbers, kind="stable")
+    _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
+    groups = groups.ravel()
+    order = np.argsort(groups, kind="stable")
     group_starts = np.cumsum(counts) - counts
-    before = np.empty(len(numbers), np.int64)
-    before[order] = np.arange(len(numbers)) - np.repeat(group_starts, counts)
+    before = np.empty(len(groups), np.int64)
+    before[order] = np.arange(len(groups)) - np.repeat(group_starts, counts)
     is_repeated = before > 0
     if not is_repeated.any():
         return is_repeated
-    if _look_pasted(counts):
-        # In m copies of a whole file each row occurs a multiple of m times, and all but one copy go.
-        copies = int(np.gcd.reduce(counts))
-        if copies > 1:
-            return before >= counts[numbers] // copies
-        return is_repeated
-    return is_repeated & _are_distinctive(table)
+    if not _look_pasted(counts):
+        return is_repeated & _are_distinctive(table)
+    # If a whole file was pasted m times, each row occurs a multiple of m times. We keep one copy of the file.
+    copies = int(np.gcd.reduce(counts))
+    if copies > 1:
+        return before >= counts[groups] // copies
+    return is_repeated
 
 
-def _look_pasted(counts: Places) -> bool:
+def _look_pasted(counts: Integers) -> bool:
     """Returns True if rows occur as often as copies do, given how often each different row occurs (m,).
 
-    Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, one
+    Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, a row
     that is expected l times occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality,
     for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows
-    that were copied k - 1 times violate this. Each f_k may deviate by chance.
+    that were copied k - 1 times violate this inequality. We allow for chance deviations of each f_k.
     """
-    number = np.bincount(counts, minlength=2)  # f_0, f_1, ...; f_0 is unknown, and 0 here
-    number = np.append(number, 0)
-    slack = _DEVIATIONS * np.sqrt(number)
-    most = number + slack + 1
-    k = np.arange(2, len(number) - 1)
-    squares = (k + 1) / k * most[1:-2] * most[3:]
-    is_violated = (number - slack)[2:-1] > np.sqrt(squares)
-    return bool(is_violated.any())
+    f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
+    slack = _DEVIATIONS * np.sqrt(f)
+    least = f - slack
+    most = f + slack + 1
+    k = np.arange(2, len(f) - 1)
+    squares = (k + 1) / k * most[k - 1] * most[k + 1]
+    return bool((least[k] > np.sqrt(squares)).any())
 
 
 def _are_distinctive(table: Rows) -> Bits:

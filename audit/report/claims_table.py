@@ -43,8 +43,8 @@ def show_claims(claims: SamplerClaims) -> str:
 
 def _show_bracket(row: SamplerClaim) -> str:
     """Returns the bounds on the epsilon of every model: "lower to upper", or only the upper bound."""
-    lower, upper, _ = row.every_model
-    shown_upper = _show_upper(upper)
+    lower = row.every_model.lower
+    shown_upper = _show_upper(row.every_model.upper)
     if lower is None or _show_upper(lower) == shown_upper:
         return shown_upper
     return f"{at_least(lower, decimals=2)} to {shown_upper}"

@@ -17,9 +17,9 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("sigma", "batches", "epochs", "delta", "low", "high"), PUBLISHED)
 def test_the_bracket_lies_within_that_of_pld_accounting(sigma, batches, epochs, delta, low, high):
-    lower, upper, _ = bracket_allocation(sigma, batches, epochs, delta)
-    assert low < lower <= upper < high
-    assert upper <= 1.003 * lower
+    bounds = bracket_allocation(sigma, batches, epochs, delta)
+    assert low < bounds.lower <= bounds.upper < high
+    assert bounds.upper <= 1.003 * bounds.lower
 
 
 @pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (2.0, 4), (0.5, 2)])
@@ -63,13 +63,13 @@ def test_more_cells_bring_both_ends_together(monkeypatch):
 @pytest.mark.parametrize("compute_bracket", [bracket_allocation, bracket_shuffled])
 @pytest.mark.parametrize("delta", [1e-14, 1e-16])
 def test_a_delta_near_the_rounding_of_probabilities_has_no_lower_bound(compute_bracket, delta):
-    lower, upper, _ = compute_bracket(1.0, 10, 10, delta)
-    assert lower is None
-    assert upper == accounting.epsilon_upper_bound(1.0, 10, delta)
+    bounds = compute_bracket(1.0, 10, 10, delta)
+    assert bounds.lower is None
+    assert bounds.upper == accounting.epsilon_upper_bound(1.0, 10, delta)
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.02, 0.03])
 def test_shuffled_batches_with_little_noise_have_the_composition_of_epochs_alone(noise_multiplier):
-    lower, upper, _ = bracket_shuffled(noise_multiplier, 10, 1, 1e-5)
-    assert lower is None
-    assert upper == accounting.epsilon_upper_bound(noise_multiplier, 1, 1e-5)
+    bounds = bracket_shuffled(noise_multiplier, 10, 1, 1e-5)
+    assert bounds.lower is None
+    assert bounds.upper == accounting.epsilon_upper_bound(noise_multiplier, 1, 1e-5)

@@ -146,7 +146,7 @@ def test_a_run_that_failed_counts_below_all_others():
     scores[3], fresh[3] = np.nan, np.nan
     failed = audit.ranks(scores, fresh)
     assert failed.failed == CANARIES
-    assert "8 of 96 ranks are NaN (failed runs)" in str(audit.bounds(failed))
+    assert "8 of 96 scores are NaN (failed runs)" in str(audit.bounds(failed))
     given = RANKS.astype(float)
     given[3] = np.nan
     np.testing.assert_array_equal(audit.ranks(given, DRAWS).cosines, failed.cosines)
