@@ -121,7 +121,7 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
         canaries=design.inserted.shape[1],
         order=order,
         error=(1 - levels.confidence) / 2,  # of each of the two bounds
-        interval=lifted.wilson,
+        compute_limits=lifted.wilson,
     )
     p_1, _ = find_limits((design.inserted >= threshold).sum(1))
     _, p_0 = find_limits((design.fresh >= threshold).sum(1))
