@@ -29,8 +29,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from audit.evidence.arrays import Array
-from audit.evidence.canaries import Counted, Places, RunErrors
+from audit.evidence.arrays import Array, Integers
+from audit.evidence.canaries import Counted, RunErrors
 from audit.laws.intervals import find_largest_refuted
 from audit.methods.exact import Family
 
@@ -156,7 +156,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
 
 def _choose_pairs(
     family: Family, growth_out: Array, growth_in: Array, target: float
-) -> tuple[Places, Places]:
+) -> tuple[Integers, Integers]:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
     The others have larger or smaller stakes by a common factor, or bet on a single set of runs.
@@ -216,7 +216,7 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     return find_margins(largest)
 
 
-def _find_corners(family: Family, parameter: float, levels: Array) -> Places:
+def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
     """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
 
     It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels` (cells +

@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import Array, hash_ranks
-from audit.evidence.canaries import Fresh, Places
+from audit.evidence.arrays import Array, Integers, hash_ranks
+from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
@@ -519,7 +519,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
 
 
-def split_pilot(values: Array, size: int) -> tuple[Places, Places]:
+def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
     """Draws `size` of the values (n,) as a pilot; returns the indices of (the pilot, the others).
 
     The ranks of the values are the seed, so the draw does not depend on their scale.
