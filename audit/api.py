@@ -271,11 +271,12 @@ def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> R
     """Returns audit_one(**settings), or with the setting `vary` the `Grid` of all combinations of its values.
 
     Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
-    and the clipping norm do not change shapes, nor does k if the number of steps is the same.
+    and the clipping norm do not change shapes, nor does the periodicity if the number of steps is the same.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.
-      settings: the settings that all audits share, and maybe `vary`: lists of values, by setting.
+      settings: the settings that all audits share, and maybe `vary`: lists of values, by setting. This
+        function removes `vary`.
 
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.

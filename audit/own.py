@@ -229,16 +229,18 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         lipschitz.require_rehearsals(constants, rehearsals)
 
     training = _Training(own, setting, adversary)
-    find_steps = _keep_earlier_steps
+    find_constants = _keep_earlier_steps
     if isinstance(constants, str) and constants == MEASURED:
-        find_steps = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
+        find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # before they are measured, any number shows whether there is a bound
     elif constants is not None:
-        find_steps = partial(_keep_steps, Steps(constants, "as its author vouches"))
+        find_constants = partial(_keep_steps, Steps(constants, "as its author vouches"))
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
-    return driver.Request(setting, own.dataset, runs, recipe, level, find_steps, model=own.computes)
+    return driver.Request(
+        setting, own.dataset, runs, recipe, level, find_constants, model=own.computes
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,15 @@ def _describe(
     shape: tuple[int, ...],
 ) -> Data:
     """Returns the data of a recipe as tasks use them; the arguments are those of `Data`."""
-    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples, shape)
+    return Data(
+        name=recipe.name,
+        label=label,
+        checksum=recipe.checksum,
+        load=load,
+        file=recipe.name,
+        examples=examples,
+        shape=shape,
+    )
 
 
 _HOUSING = _describe(tables.HOUSING, "California Housing", tables.load_housing, 20_640, (8,))

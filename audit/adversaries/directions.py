@@ -59,7 +59,7 @@ class CotS(AdversaryFields):
         origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
-        if origin is zero_model:
+        if origin is zero_model:  # cosines with the final weights need no expected model
             return final_cosines(knowledge.canaries, origin)
         return random_directions(knowledge.canaries, knowledge.expect)
 
@@ -105,13 +105,17 @@ class OneShotCanaries(AdversaryFields):
         return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for a single canary."""
+        """Returns the adversary, which scores by the largest cosine over all steps or with the final model.
+
+        Raises InputError for a single canary.
+        """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # All runs share these directions, so bounds only use the known distribution for a single run.
+        # The known distribution needs independent directions. Runs share them, so `read_evidence` uses it
+        # only for a single run. With `all_in`, it takes the place of canaries that are out.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 

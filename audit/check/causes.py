@@ -154,7 +154,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    is_other = factor > 1.003 + 2 * tried.tolerance or (tried.is_stopped and factor < 1 - error)
+    is_other = factor > 1.003 + 2 * tried.tolerance or (tried.is_clipped and factor < 1 - error)
     agrees = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor describes the noise better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
@@ -175,7 +175,7 @@ def _fit_plateau(m: Measured) -> Any:
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
         fits = [f"clipped to {tried.plateau:.4g} times the stated C"]
-    return fits and tried.is_stopped and (fits[0], "; or ".join(fits))
+    return fits and tried.is_clipped and (fits[0], "; or ".join(fits))
 
 
 def _find_rows(m: Measured) -> str:
@@ -453,7 +453,7 @@ CAUSES = [
     Cause(
         "sensitivity",
         "{0}",
-        lambda m: not m.tried.violations and not m.tried.stops_by_layer and _fit_plateau(m),
+        lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
         "Extreme examples stop at {m.tried.plateau:.4g} times eta C / B, while the stated noise is for 1. "
         "This loses no privacy, but noise hides the gradient. It fits: {1}.",
         "divide the clipped sum once, by the stated B",

@@ -90,12 +90,13 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
     values = strategy.multiply(noise)
     steps, size = values.shape
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    directions = values / np.maximum(lengths, 1e-300)
+    directions = values / np.maximum(lengths, 1e-300)  # avoids 0 / 0
     correlations = directions @ directions.T
     np.fill_diagonal(correlations, 0)
     sums = [np.trace(correlations, i) / math.sqrt(steps - i) for i in range(1, steps)]
     largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
+    # Two statistics, each two-sided.
     p_value = 2 * np.min(counts * 2 * stats.norm.sf(largest * math.sqrt(size)))
     return _Whitened(np.sqrt(np.mean(values**2)), min(1.0, p_value), correlations)
 
@@ -107,7 +108,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     steps, size = noise.shape
     p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
     why = ""
-    norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))
+    norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
     if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
         why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
     name = f"raw noise of {ratio:.4g} times the stated deviation"
@@ -140,10 +141,11 @@ def _explain_correlations(
 ) -> tuple[str, str, str]:
     """Returns the name, the meaning and the fix of the cause of correlated steps.
 
-    A lost state leaves a part of the earlier noise in later steps: the first step that is correlated with an
-    earlier one is the restart. Undone by themselves, the parts before and after it are white, or share draws.
+    Multiplying the observed noise (T, d) by S undoes the strategy. If the mechanism lost its state, the first
+    step that is correlated with an earlier one is the restart. Undone separately, each with an empty state,
+    the parts before and after it are white, or share draws.
     """
-    raw = _whiten(Toeplitz(), noise)
+    raw = _whiten(Toeplitz(), noise)  # the strategy `Toeplitz()` changes nothing
     if raw.p_value > LEVEL:
         return (
             "independent noise, not that of the strategy",
@@ -151,9 +153,10 @@ def _explain_correlations(
             "add the strategy's noise, or account for DP-SGD",
         )
     steps, size = noise.shape
-    least = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
-    is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > least, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)
+    # The smallest correlation that is significant for the largest of all T (T - 1) / 2 pairs, two-sided.
+    threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
+    is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
+    restart = max(int(np.argmax(is_correlated)), 1)  # leaves a part before the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _whiten(Toeplitz(), np.concatenate(parts))
     across = np.abs(joined.correlations[:restart, restart:])

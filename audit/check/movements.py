@@ -112,7 +112,7 @@ class TriedExamples:
         return max(largest, float(np.max(distances)))
 
     @cached_property
-    def is_stopped(self) -> bool:
+    def is_clipped(self) -> bool:
         """True if clipping causes the plateau: it is the same at other parameters.
 
         Gradients that are bounded without clipping have another bound at other parameters.
@@ -129,7 +129,7 @@ class TriedExamples:
         return abs(plateau / self.plateau - 1) < SAME + self.tolerance
 
     @property
-    def stops_by_layer(self) -> bool:
+    def clips_by_layer(self) -> bool:
         """True if four examples reach C / sqrt(layers) in some trained layer, and none exceeds it in any.
 
         Then each layer is clipped to C / sqrt(layers), which bounds the whole gradient by C.
@@ -138,6 +138,7 @@ class TriedExamples:
         num_layers = np.sum(is_trained)
         if self.refusal or num_layers < 2 or len(self.finite) < 4:
             return False
+        # Each layer's norms in ascending order, in units of C / sqrt(layers).
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = SAME + self.tolerance
         return bool(np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error)
@@ -149,7 +150,7 @@ class TriedExamples:
         The reach of examples that replace a row may be too small, since few directions are tried.
         """
         least = 0.9 if self.refusal else 0.985
-        return self.reach >= least or self.stops_by_layer or self.is_stopped
+        return self.reach >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
@@ -322,4 +323,4 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             # Layers that do not change have product and length 0.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, bool(is_parallel)))
-    return max(effects)
+    return max(effects)  # by the excess

@@ -59,8 +59,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The density ratio X (module's docstring) gives the privacy loss of an
-    epoch, and composition the loss of all epochs.
+    The adversary sees all models. The density ratio X, the mean of b independent terms (module's
+    docstring), gives the privacy loss of an epoch, and composition the loss of all epochs.
 
     Args:
       noise_multiplier: sigma.

@@ -42,7 +42,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     """
     if keeps:
         dispatch.is_kept.set()
-    dispatch.install()
+    dispatch.handle_interrupts()
     app.run(partial(_run_main, main), flags_parser=_parse_flags)
 
 

@@ -29,7 +29,7 @@ def run(
       arguments: The command's name and its flags; [] lists the commands.
       others: {name: summary} of other commands, for the help.
     """
-    install()
+    handle_interrupts()
     name, *flags = arguments or ["help"]
     if name in HELP and flags:  # `help bound` is `bound --help`
         name = flags[0]
@@ -85,7 +85,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 is_kept = threading.Event()  # set by a command that keeps finished work
 
 
-def install() -> None:
+def handle_interrupts() -> None:
     """Makes SIGINT and SIGTERM end this process with one line; a signal that is ignored stays ignored.
 
     Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So a

@@ -23,7 +23,7 @@ from audit.errors import InputError, require
 from audit.evidence.canaries import Coins, Fresh, Sets, make_coins
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
-from audit.evidence.one_run import OneRun, check_own_cosines
+from audit.evidence.one_run import OneRun, make_cosines
 from audit.evidence.ranks import describe_draws, make_from_counts
 from audit.evidence.repeats import count_once
 from audit.laws import conversions
@@ -278,7 +278,7 @@ def conclude_each_run(
         run = Coins(values[None], presence[None])  # a single row, (1, canaries)
         observed, left_out = run.pooled()
         unobserved = None if law_holds else left_out
-        cosines = check_own_cosines(observed, unobserved, dimension)
+        cosines = make_cosines(observed, unobserved, dimension)
         conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
 
@@ -349,9 +349,9 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has no
     # coins.
     if stored.presence.all():
-        cosines = check_own_cosines(stored.scores[0], None, stored.dimension)
+        cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:
         return OneRun(coins, cosines=None)
-    return OneRun(coins, check_own_cosines(*coins.pooled(), stored.dimension))
+    return OneRun(coins, make_cosines(*coins.pooled(), stored.dimension))

@@ -38,7 +38,7 @@ class UpperBound(NamedTuple):
       assumes: its assumption.
       name: its name in sentences and figures; "claim" if the user stated it.
       label: its name in tables.
-      hidden: True for the hidden-state bound, for an adversary who sees only the last model.
+      last_model_only: True for the hidden-state bound, for an adversary who sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
     """
 
@@ -47,7 +47,7 @@ class UpperBound(NamedTuple):
     assumes: Assumption
     name: str
     label: str
-    hidden: bool = False
+    last_model_only: bool = False
     is_measured: bool = False
 
 
@@ -63,7 +63,7 @@ class Curve(NamedTuple):
         return self.p_value < CURVE_LEVEL
 
     @property
-    def is_doubted(self) -> bool:
+    def is_underpowered(self) -> bool:
         """Returns True if the test does not refute a Gaussian curve but has too little power."""
         return not self.is_refuted and self.power < CURVE_POWER
 
@@ -72,7 +72,7 @@ class Curve(NamedTuple):
         """Returns the result in words: "rejected", "not confirmed" or "confirmed"."""
         if self.is_refuted:
             return "rejected"
-        if self.is_doubted:
+        if self.is_underpowered:
             return "not confirmed"
         return "confirmed"
 

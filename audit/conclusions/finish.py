@@ -70,10 +70,11 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, from bounds of all rows and of rows counted once.
+    """Returns the smaller bound of each method: that from all rows, or that from counting repeated rows once.
 
-    It is 0 if only `all_rows` has a bound of the method. We drop the bounds after each run (`path`), since
-    they may come from different readings of the rows.
+    A method proves nothing without both bounds. It gets 0 if `once` lacks its bound, and no bound if
+    `all_rows` lacks it. We drop the bounds after each run (`path`), since they may come from different
+    readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -170,7 +171,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
             name = "measured hidden-state bound"
             label = f"hidden state, {MEASURED}"
         bound = UpperBound(state.bound.epsilon, state.bound.mu, state.assumes, name, label)
-        upper_bounds.append(bound._replace(hidden=True, is_measured=is_measured))
+        upper_bounds.append(bound._replace(last_model_only=True, is_measured=is_measured))
     epsilon = conclusion.upper_bound
     if epsilon is not None:
         assumes = GIVEN

@@ -153,7 +153,11 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns current constants from measurements in at least `rehearsals` runs, or None."""
+    """Returns a store's Lipschitz constants if this `MEASUREMENT` made them in `rehearsals` or more runs.
+
+    Else it returns None. Since `rehearsals` may be `USUAL` (0), and constants that were not measured have 0
+    runs, two runs are required in any case.
+    """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
         return None

@@ -166,7 +166,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
-    if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
+    if tightest is not None and tightest.last_model_only and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
@@ -217,8 +217,9 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     result = f"({curve.show_test()})"
     if curve.is_refuted:
         return f" These scores reject a Gaussian curve {result}, so bounds that assume one are invalid."
-    if not curve.is_doubted:
+    if not curve.is_underpowered:
         return f" There is no evidence against a Gaussian curve {result}; this does not prove it."
+    # Too little power: so few runs seldom reject other curves.
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 
@@ -245,7 +246,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     upper = conclusion.upper_bound
     if tightest is None or upper is None:
         return " No upper bound was given to compare with."
-    if tightest.hidden and math.isfinite(tightest.epsilon):
+    if tightest.last_model_only and math.isfinite(tightest.epsilon):
         most = at_most(tightest.epsilon)
         if tightest.is_measured:
             condition = "if steps stretch distances as measured (not proven)"
@@ -266,12 +267,12 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 def _name_upper_bound(upper: UpperBound) -> str:
     """Returns the value and the source of an upper bound, such as "the 3.1 that accounting guarantees".
 
-    A bound on the last model only (`hidden`) is called by its name: "the 3.1 of the hidden-state bound".
+    A bound on the last model has its own name: "the 3.1 of the hidden-state bound".
     """
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
         source = "that is claimed"
-    if upper.hidden:
+    if upper.last_model_only:
         source = f"of the {upper.name}"
     return f"the {at_most(upper.epsilon)} {source}"
 
@@ -287,7 +288,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
         other += (
             f"; a correct implementation gets this verdict by chance in at most {risk} of audits"
         )
-    if not broken.hidden:
+    if not broken.last_model_only:
         return f"{other}."
     # The bound by composition may be smaller than `broken`, since only composition uses sampling.
     composition = conclusion.upper_bound or 0.0

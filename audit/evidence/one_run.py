@@ -70,7 +70,7 @@ class OneRun(NamedTuple):
         )
 
 
-def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
+def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns cosines of a single run, after checks of the numbers but not of their distribution.
 
     Args:

@@ -395,8 +395,8 @@ def make_inserter(
         return sum_at
 
     draw = jax.vmap(draw_unit_direction, (0, None))
-    units = draw(crafted.keys, crafted.select(state.theta))
-    spread = jax.vmap(crafted.spread, (0, None))
+    units = draw(crafted.keys, crafted.select(state.theta))  # (K, m), in m chosen coordinates
+    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at the other coordinates
     clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:

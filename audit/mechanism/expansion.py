@@ -275,7 +275,7 @@ def largest_expansion(
     )
     if not is_close and p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
-    return Expansion(_find_constant(step, eigenvalue), direction)
+    return Expansion(_find_constant(step, eigenvalue), direction)  # an upper bound unless close
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:

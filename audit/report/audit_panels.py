@@ -94,10 +94,10 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws each finite upper bound on epsilon with `axis.axvline` or `axis.axhline`."""
+    """Draws each finite upper bound on epsilon, with `axis.axvline` or `axis.axhline` as `draw_line`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
-            dashes = "-." if upper.hidden else ":"
+            dashes = "-." if upper.last_model_only else ":"
             label = f"{upper.name} {at_most(upper.epsilon, 2)}"
             draw_line(upper.epsilon, color=UPPER, ls=dashes, label=label)
 
@@ -105,12 +105,12 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 def mark_gaussian(conclusion: Conclusion) -> str:
     """Returns " (rejected)" or " (not confirmed)", the mark for bounds that need a Gaussian curve, or "".
 
-    A mechanism that should have a Gaussian curve only gets the mark if the scores reject it.
+    If we expect a Gaussian curve (`conclusion.reason`), only a rejection by the scores gets a mark.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
         return " (rejected)"
-    if curve is not None and curve.is_doubted and not conclusion.reason:
+    if curve is not None and curve.is_underpowered and not conclusion.reason:
         return " (not confirmed)"
     return ""
 
@@ -120,7 +120,7 @@ def describe_curve(conclusion: Conclusion) -> str:
     curve = conclusion.curve
     if curve is None:
         return ""
-    if curve.is_refuted or curve.is_doubted:
+    if curve.is_refuted or curve.is_underpowered:
         return f"Gaussian curve {curve.show()}"
     return f"no evidence against Gaussian ({curve.show_test()})"
 

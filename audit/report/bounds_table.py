@@ -202,7 +202,7 @@ def _show_assumption(row: BoundRow) -> str:
 
 def _show_mu(row: BoundRow) -> str:
     """Returns mu with three decimals; empty without one, and for upper bounds on all models."""
-    if row.mu is None or (row.upper is not None and not row.upper.hidden):
+    if row.mu is None or (row.upper is not None and not row.upper.last_model_only):
         return ""
     return row.show(row.mu)
 
@@ -320,7 +320,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
         return ""
     if curve.is_refuted:
         return f"ignore these rows, only {conclusion.assumption_free.method} is valid"
-    if not curve.is_doubted:
+    if not curve.is_underpowered:
         return "no evidence against it"
     return "too few runs to tell"
 
@@ -338,7 +338,8 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    if conclusion.is_claimed:  # the reader may not train
+    # The scores came from elsewhere, so the reader may be unable to train more runs.
+    if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:
         advice = "train more runs"

@@ -38,7 +38,7 @@ class FieldLimits(NamedTuple):
         """Returns True if a value, a text or a number, is allowed."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
-        if isinstance(value, str):
+        if isinstance(value, str):  # a field without choices allows any text
             return True
         if self.zero_too and value == 0:
             return True

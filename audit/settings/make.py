@@ -317,7 +317,10 @@ def find_store(
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the beginning of a store's name, such as fcnn-gc_r-k5-seed1."""
+    """Returns the beginning of a store's name, such as fcnn-gc_r-k5-seed1.
+
+    Defaults are left out: k = 1, seed 0, and insertion in the last step of each period.
+    """
     words = []
     if experiment != "audit":
         words.append(experiment)

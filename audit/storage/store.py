@@ -226,7 +226,10 @@ class Store:
         return arrays
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays and the setting's hash to an .npz file, with reproducible bytes; returns its path."""
+        """Writes arrays and the setting's hash to an .npz file, and returns its path.
+
+        Equal arrays give equal bytes, since `savez` stores a constant date.
+        """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
         np.savez(buffer, **marked)

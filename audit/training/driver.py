@@ -90,7 +90,7 @@ class Request(NamedTuple):
       runs: the number of runs, or with `until` the largest number.
       recipe: makes the game.
       level: the delta and the confidence of the bounds.
-      find_steps: (store) -> the Lipschitz constants of the training steps, or None if they are unknown.
+      find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
       model: the checksum of a custom model; None for one of the repository's models.
       until: the rule that ends training before `runs` runs; None to train all.
     """
@@ -100,18 +100,21 @@ class Request(NamedTuple):
     runs: int
     recipe: GameRecipe
     level: Level = USUAL_LEVEL
-    find_steps: Callable[[Store], Steps | None] = lambda store: None
+    find_constants: Callable[[Store], Steps | None] = lambda store: None
     model: str | None = None
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known."""
+        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known.
+
+        `find_constants` gives None if they are unknown.
+        """
         return conclude_setting(
             scores,
             self.setting,
             self.level,
             own_model=self.model is not None,
-            steps=self.find_steps(store),
+            steps=self.find_constants(store),
         )
 
 
@@ -159,7 +162,7 @@ def make_request(
     many. The other arguments are attributes of `Request`.
     """
 
-    def find_steps(store: Store) -> Steps | None:
+    def find_constants(store: Store) -> Steps | None:
         """Returns the Lipschitz constants of the steps, if they are known or measured here."""
         if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
@@ -167,7 +170,7 @@ def make_request(
 
     key = json.dumps([identity(setting), dataset.checksum])
     recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
-    return Request(setting, dataset, runs, recipe, level, find_steps, until=until)
+    return Request(setting, dataset, runs, recipe, level, find_constants, until=until)
 
 
 def audit(

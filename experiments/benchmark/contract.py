@@ -103,7 +103,7 @@ class BenchmarkedMechanism(NamedTuple):
       law: Draws the evidence of an audit. Its truth is the smallest epsilon such that the mechanism is
         (epsilon, delta)-DP when one canary is added or removed.
       mu: The law's parameter.
-      sizes: The sizes of the audits at scale full; see `shape`.
+      sizes: The sizes of the audits at scale full; see `make_mechanism`.
       delta: The delta of the bounds.
     """
 
@@ -115,18 +115,18 @@ class BenchmarkedMechanism(NamedTuple):
     delta: float = DELTA
 
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism for `audits` audits of size n (see `shape`).
+        """Returns the mechanism for `audits` audits of size n (see `make_mechanism`).
 
         The evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
         """
         # `stream` and the seed determine the random draws. A checksum is the same in all processes, unlike
         # Python's hash.
         stream = (zlib.crc32(self.name.encode()), n)
-        shaped = shape(self.law, self.design, n, self.mu)
-        return shaped._replace(audits=audits, delta=self.delta, seed=seed, stream=stream)
+        mechanism = make_mechanism(self.law, self.design, n, self.mu)
+        return mechanism._replace(audits=audits, delta=self.delta, seed=seed, stream=stream)
 
 
-def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
+def make_mechanism(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     """Returns a mechanism with the runs and canaries of a design, for one audit with seed 0.
 
     Args:

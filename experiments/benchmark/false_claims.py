@@ -23,7 +23,7 @@ from experiments.benchmark.contract import (
     OURS,
     SEVERAL,
     Estimator,
-    shape,
+    make_mechanism,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
@@ -35,7 +35,7 @@ _MIN_RUNS = 10  # with fewer than five runs per world no estimator refutes a cla
 # A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
 _SEARCH_PRECISION = 1.1  # the search ends when enough runs are at most this many times too few runs
-# By design: the law of Gaussian scores for any mu, and the size of an audit (see `shape`).
+# By design: the law of Gaussian scores for any mu, and the size of an audit (see `make_mechanism`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -110,7 +110,8 @@ class ClaimCell(NamedTuple):
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
 
-        `noise` is the real noise over the claimed noise, so 1 makes the claim true.
+        `noise` is the real noise over the claimed noise, so 1 makes the claim true. An estimator is a single
+        method.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
@@ -118,11 +119,11 @@ class ClaimCell(NamedTuple):
         # `calibrate` counts the audits above the truth. With the claimed epsilon as the truth, these are the
         # audits that refute the claim.
         claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
-        claimed = law._replace(truth=lambda setting: claim, audit=audit)
-        shaped = shape(claimed, estimator.design, n=size, mu=CLAIMED_MU / noise)
+        tested = law._replace(truth=lambda setting: claim, audit=audit)
+        mechanism = make_mechanism(tested, estimator.design, n=size, mu=CLAIMED_MU / noise)
         # `stream` gives each number of runs different evidence.
-        setting = shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
-        [row] = calibrate(setting)  # one row for each method of the audit
+        setting = mechanism._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
+        [row] = calibrate(setting)  # one row for each method
         return row.exceeding
 
 

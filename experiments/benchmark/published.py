@@ -175,7 +175,7 @@ def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) 
 
     `name` is a key of `one_shot.FITTED`, the formulas for epsilon. `confidence` has no effect.
     """
-    # Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
+    # Row 0 is the only run. Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
     fitted = one_shot.fit(directions.cosines[0], directions.dimension)
     return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
@@ -185,8 +185,9 @@ def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confiden
 
     Epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
-    Jeffreys, 1 for Clopper and Pearson. All canaries are inserted.
+    Jeffreys, 1 for Clopper and Pearson. All canaries of the single run are inserted.
     """
+    # Row 0 is the only run.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 

@@ -130,12 +130,12 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_sweep(
-    number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
+    figure: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
     """Returns a sweep of all combinations of some fields' values and of seeds.
 
     Args:
-      number: The number of the figure.
+      figure: The number of the figure, such as 5a.
       title: The title of the figure.
       base: The setting to change.
       seeds: The number of seeds, which are 0, 1, ...
@@ -147,15 +147,15 @@ def _make_sweep(
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
         setting = dataclasses.replace(base, **changes, seed=seed)
-        numbers = setting.measured()
+        rounds = setting.measured()
         if x != ROUND:
-            numbers = numbers[-1:]  # the figure shows only the last measured round
+            rounds = rounds[-1:]  # the figure shows only the last measured round
         combination = ", ".join(map(str, values))
-        cells.append(_make_cell(setting, numbers, f"{setting.model}, {combination}, seed {seed}"))
-    return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)
+        cells.append(_make_cell(setting, rounds, f"{setting.model}, {combination}, seed {seed}"))
+    return AblationSweep(f"canife_figure_{figure}", title, tuple(cells), curve=curve, x=x)
 
 
-def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
+def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
 
     # These import JAX when they are called, so that listing cells does not start it.
@@ -168,16 +168,16 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         from experiments.canife import populations, training
 
         split = populations.split_clients(setting, data)
-        for _ in training.measure_missing(setting, split, store, numbers):
+        for _ in training.measure_missing(setting, split, store, rounds):
             progress(1)
 
     return Cell(
         name=name,
         identity=json.dumps(identity(setting)),
-        runs=len(numbers),
+        runs=len(rounds),
         # The design takes most of a round's time.
-        seconds=len(numbers) * setting.design_steps * _STEP_SECONDS,
-        is_done=lambda held, data: len(measured.read(held, setting, numbers)) == len(numbers),
+        seconds=len(rounds) * setting.design_steps * _STEP_SECONDS,
+        is_done=lambda held, data: len(measured.read(held, setting, rounds)) == len(rounds),
         open=open_cell,
         do=do,
         request=setting,

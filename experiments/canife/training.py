@@ -230,20 +230,17 @@ def _design_canary(
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
-    last = result.last
-    if setting.keep_best:
-        last = result.best
+    last = result.best if setting.keep_best else result.last
 
-    # The penalties of the first and the last sample, whose texts, if any, are drawn. Their key differs from
+    # The penalties of the first and the last sample, whose texts, if any, are drawn. Their keys differ from
     # all keys of the design: `fold_in` takes a number, here the checksum of a name.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    penalties = []
-    for sample, sample_key in zip((first, last), jax.random.split(text_key), strict=True):
-        drawn = population.samples.draw_text(sample, sample_key)
-        gradient = designer.gradient(theta, drawn)
-        penalties.append(float(designer.penalty(gradient, updates)))
-    before, after = penalties
+    first_key, last_key = jax.random.split(text_key)
+    drawn_first = population.samples.draw_text(first, first_key)
+    drawn_last = population.samples.draw_text(last, last_key)
+    before = float(designer.penalty(designer.gradient(theta, drawn_first), updates))
+    after = float(designer.penalty(designer.gradient(theta, drawn_last), updates))
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before
-    return drawn, health
+    return drawn_last, health

@@ -413,7 +413,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     proven Lipschitz constant also get cells that measure how much their steps expand, since the bound on the
     last model needs this. They measure training with canaries along coordinates, at k > 1.
     """
-    is_measured = task(lines.model).curved is None
+    is_measured = task(lines.model).curved is None  # no proven Lipschitz constant
     panel = lines.panel or task(lines.model).label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         all_runs, canaries = size.choose_runs(series.adversary)

@@ -214,7 +214,7 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
     if observer == "all":
         # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
         not_inserted = values[~is_inserted]
-    cosines = one_run_evidence.check_own_cosines(values[is_inserted], not_inserted, plan.dimension)
+    cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
     fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
     error = 1 - levels.confidence  # the probability that the limit of an error rate fails
     jeffreys = LIMITS[one_shot.ONE_SHOT_JEFFREYS]  # the prior of Jeffreys' limits of error rates

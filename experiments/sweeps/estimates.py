@@ -192,16 +192,15 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
-        """Draws the curve over 401 false-positive rates."""
+        """Draws the trade-off curve of the point's first seed over 401 false-positive rates."""
         rates = np.linspace(0, 1, 401)
         audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
         axis.set(xlim=(0, 1), ylim=(0, 1))
-        axis.set_title(axis.get_title(), pad=16)
 
     def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the curve on normal deviates."""
+        """Draws the same curve on normal deviates."""
         audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
-        axis.set_title("on normal deviates", pad=16)
+        axis.set_title("on normal deviates")
 
     panels = {}
     for point in points:

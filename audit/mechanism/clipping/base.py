@@ -139,8 +139,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        We add zeros (outputs, B), the "taps", to every dense layer's output. The gradient of the total loss
-        at a tap is the gradient at the layer's output, with an example in each column.
+        We add zeros (outputs, B), the "taps", to every dense layer's output. They have an example in each
+        column.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -154,7 +154,10 @@ def book_keeping(
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`."""
+            """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`.
+
+            The taps are zeros. The gradient at a tap is the gradient at its dense layer's output.
+            """
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's output plus its tap, its input), or None for another layer.

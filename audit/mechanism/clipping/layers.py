@@ -198,7 +198,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) of a bias or a scale."""
+    """Measures per-example gradients (B, n) of a bias or a scale: squared norms and the weighted sum."""
     squares = jnp.sum(by_example**2, axis=1)
     return Measure(squares, lambda scales: scales @ by_example)
 
@@ -212,6 +212,10 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
       saved: the inputs of the product, (B, L, K) if channels are last, else (B, K, L).
       gradients: the gradients at its output, (B, L, O) if channels are last, else (B, O, L).
       channels_last: True if channels are last.
+
+    Returns:
+      The squared norms (B,), and a function that maps scales (B,) to the sum (K, O) of the scaled gradients,
+      as an array or as two factors that are not yet multiplied.
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. In this order,
     # forming the gradients copies the least memory.

@@ -129,12 +129,14 @@ def _measure_block(
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
-        """Returns (the summed loss of the block's examples, each layer's calls by its path)."""
+        """Returns (the summed loss of the block's examples, each layer's calls by its path).
+
+        The taps are zeros, added to layers' outputs. Gradients at taps are gradients at outputs.
+        """
         logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
 
-    # The gradient at a tap, a zero added to a layer's output, is the gradient at the output.
     taps = {}
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))

@@ -99,7 +99,7 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     assert ("larger Lipschitz constants" in verdict.sentence) == exceeds_tightest
     rows = [line.split() for line in bounds_table(bracket).splitlines()]
     assert ["hidden-state", "bound", "8.680", "1.782", "Lipschitz"] in rows
-    assert bracket.tightest.hidden and bracket.tightest_mu == state.bound.mu
+    assert bracket.tightest.last_model_only and bracket.tightest_mu == state.bound.mu
 
 
 @pytest.mark.usefixtures("powerful")
@@ -165,7 +165,7 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
     concluded = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
     epsilons = [concluded.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
-    assert concluded.curve.is_doubted and epsilons == sorted(epsilons)
+    assert concluded.curve.is_underpowered and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
     sentence = concluded.verdict.sentence
     assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
