@@ -341,7 +341,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
     with cosines if the stored dimension is not 0.
 
-    Raises InputError for a single run that inserts all canaries and whose scores are not cosines.
+    Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:

@@ -135,7 +135,7 @@ class Conclusion(NamedTuple):
       has_one_canary: True for several runs with one canary each. Their scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
-      has_tied_scores: True for several runs if the scores of a run may depend on each other and have no known
+      scores_may_depend: True for several runs if the scores of a run may depend on each other and have no known
         distribution.
       bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
@@ -179,7 +179,7 @@ class Conclusion(NamedTuple):
     is_one_run: bool = False
     has_one_canary: bool = False
     law_is_known: bool = False
-    has_tied_scores: bool = False
+    scores_may_depend: bool = False
     bets_on_curve: bool = False
     runs: int = 1
     epsilon: float = 0.0

@@ -72,9 +72,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller bound of each method: that from all rows, or that from counting repeated rows once.
 
-    A method proves nothing without both bounds. It gets 0 if `once` lacks its bound, and no bound if
-    `all_rows` lacks it. We drop the bounds after each run (`path`), since they may come from different
-    readings of the rows.
+    A method with only one of the bounds proves nothing: we take 0, or no bound if `all_rows` lacks it. We drop
+    the bounds after each run (`path`), since they may come from different readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -106,11 +105,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         is_one_run=isinstance(evidence, OneRun),
         has_one_canary=conclusion.pair == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),
-        has_tied_scores=conclusion.pair == MANY_CANARIES,
+        scores_may_depend=conclusion.pair == MANY_CANARIES,
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
-        tightest=next(iter(upper_bounds), None),
+        tightest=next(iter(upper_bounds), None),  # the smallest comes first
         tightest_mu=min(mus, default=None),
         is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],
         doubt=_find_doubt(evidence, conclusion.worlds),

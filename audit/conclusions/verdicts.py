@@ -211,7 +211,7 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     """Returns a sentence about the test of a Gaussian curve, with a leading space; may be empty."""
     curve = conclusion.curve
     if curve is None:
-        if conclusion.has_tied_scores:
+        if conclusion.scores_may_depend:
             return " The curve was not tested: scores from one run may depend on each other."
         return ""
     result = f"({curve.show_test()})"

@@ -304,7 +304,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
-    if conclusion.has_tied_scores:
+    if conclusion.scores_may_depend:
         yield make_note("", _UNTESTED)
     if conclusion.curve is not None:
         test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"

@@ -220,6 +220,7 @@ class Store:
         except Exception:  # NumPy raises almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
+        # A file without a hash is accepted.
         if str(arrays.pop(_SETTING, self.hash)) != self.hash:
             files.set_aside(path, fix, "is of another setting")
             return None

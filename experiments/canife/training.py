@@ -182,7 +182,7 @@ def _simulate_attack(
             client_dots, setting.cohort, sigma, canary_dot, setting.as_published
         )
         exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # the paper's delta
     return {
         "scores_in": scores_in,
         "scores_out": scores_out,

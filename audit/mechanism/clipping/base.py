@@ -139,8 +139,7 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        We add zeros (outputs, B), the "taps", to every dense layer's output. They have an example in each
-        column.
+        We add zeros, the "taps" (outputs, B), to every dense layer's output.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -188,6 +187,7 @@ def book_keeping(
         for path in gradients:
             gradient_squares = _row_sum(gradients[path] ** 2)
             input_squares = _row_sum(inputs[path] ** 2)
+            # The kernel's gradient is an outer product with the input, the bias's one with 1.
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
