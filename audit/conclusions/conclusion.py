@@ -135,7 +135,7 @@ class Conclusion(NamedTuple):
       has_one_canary: True for several runs with one canary each. Their scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
-      scores_may_depend: True for several runs if the scores of a run may depend on each other and have no known
+      scores_may_depend: True for several runs if a run's scores may depend on each other and have no known
         distribution.
       bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.

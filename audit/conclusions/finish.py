@@ -70,10 +70,11 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method: that from all rows, or that from counting repeated rows once.
+    """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
 
-    A method with only one of the bounds proves nothing: we take 0, or no bound if `all_rows` lacks it. We drop
-    the bounds after each run (`path`), since they may come from different readings of the rows.
+    Repeated rows may be copies, so a method proves only what both bounds prove. Without the bound of `once`
+    we take 0, and without the bound of `all_rows` none. We drop the bounds after each run (`path`), since
+    they may come from different readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
