@@ -105,11 +105,17 @@ def max_pool(x: Array) -> Array:
     place it by comparing pixels. This is faster than JAX's derivative of the maximum, and than the one of
     flax.linen.max_pool, which is a scatter in XLA.
     """
+    # XLA on a CPU stores the result of joining arrays. It would otherwise compute the maxima again for each
+    # use, so we pool two halves of the channels and join them.
+    half = x.shape[-3] // 2
+    maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
+    return jnp.concatenate(maxima, axis=-3)
+
+
+def _pool(x: Array) -> Array:
+    """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
-    maxima = jnp.maximum(rows[..., 0::2], rows[..., 1::2])
-    # The barrier makes XLA store the maxima. It would otherwise compute them again for each use.
-    stored: Array = jax.lax.optimization_barrier(maxima)
-    return stored
+    return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
 def _max_pool_forward(x: Array) -> tuple[Array, Array]:
