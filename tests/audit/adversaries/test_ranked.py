@@ -59,6 +59,7 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
     assert len(np.unique(scores - below)) > 100
 
 
+@pytest.mark.slow
 def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
     """As a compiled program may round by place, which breaks ties."""
 

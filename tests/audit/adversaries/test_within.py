@@ -31,10 +31,10 @@ def play(dataset, runs, model="wide_fcnn", **given):
     ("optimizer", "within", "size"),
     mostly_slow(
         [
+            ("momentum", "*bias", 97),
             ("adamw", "*kernel", 2592),
             ("sgd", KERNEL, 2048),
             ("adam", "auto", 2048),
-            ("momentum", "*bias", 97),
         ]
     ),
 )
