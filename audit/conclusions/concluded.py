@@ -216,7 +216,7 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
+    # `RandomAllocation` needs noise. Without noise, `DpSgd` has infinite epsilon whatever the sampler.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:

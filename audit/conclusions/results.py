@@ -38,9 +38,9 @@ def answer_json(conclusion: Conclusion) -> str:
 
 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion as fields for JSON.
+    """Returns a conclusion as a JSON-serializable dict.
 
-    For several runs there are the following fields; * marks optional fields.
+    For several runs, it has these fields (* marks optional ones):
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
@@ -87,7 +87,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion from a single run as fields for JSON."""
+    """Returns a conclusion from a single run as a JSON-serializable dict."""
     fields = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}

@@ -71,8 +71,8 @@ class Table(Generic[Row]):
       columns: The columns from left to right.
       rows: Any objects; the columns read their values from them.
       section: A function from a row to the heading of its section, or None for a table without sections.
-        Consecutive rows with the same heading form a section. A rule and the heading, unless it is empty,
-        precede it.
+        Consecutive rows with the same heading form a section. A rule is drawn above it, followed by the
+        heading unless it is empty.
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.

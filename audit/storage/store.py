@@ -333,8 +333,8 @@ Fits = Callable[[int, Any], bool]
 class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
 
-    A chunk trains in segments of steps. A checkpoint has the states of the chunk's runs, a pytree of arrays,
-    after a number of segments.
+    Each chunk is trained in segments of several steps. A checkpoint stores the states of the chunk's runs (a
+    pytree of arrays) after some segment.
     """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:

@@ -232,7 +232,7 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns the rule to train until the assumption-free bound proves `epsilon`."""
+    """Returns a rule that ends training once the assumption-free lower bound reaches `epsilon`."""
     return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 

@@ -30,7 +30,7 @@ flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour per fig
 cli.define_out("Folder of the store.")
 grid_flags.define_engine()
 flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")
-_FILE_HELP = "A file with this data set, instead of a download."
+_FILE_HELP = "Path to a local copy of the data set, used instead of downloading it."
 cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
 
