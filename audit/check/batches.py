@@ -128,7 +128,7 @@ def check_batches(
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     """Draws passes until there are enough batches for the tests, or _MAX_BATCHES."""
-    # The total size over (1 - rate) determines the precision of the measured rate: 40,000 detect a 2.5% error.
+    # A total size over (1 - rate) of 40,000 measures the rate precisely enough to detect an error of 2.5%.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -235,7 +235,7 @@ def _drop_poisson_tests(
 
     Only the sizes and the kind are then judged, and whether fixed-size batches use examples equally often.
     """
-    # If only the last batch of a pass is smaller, the rate belongs to the largest size, else to the mean size.
+    # If only the last batch of a pass is smaller, the rate belongs to the largest size, else to the mean.
     mean = drawn.sizes.mean()
     full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
     rates = np.array([full_size, mean]) / drawn.examples

@@ -153,8 +153,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, as if training counted its steps. They depend on the step, because fixed seeds
-    # would report a chance correlation of a generator for every step.
+    # The seeds are consecutive, as if training counted its steps. They depend on the step, because fixed
+    # seeds would report a chance correlation of a generator for every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count

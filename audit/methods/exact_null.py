@@ -333,7 +333,7 @@ class ChosenThreshold(NamedTuple):
 
 
 class FirstBet(NamedTuple):
-    """The special bet on the first run, and the split of the initial capital between thresholds and ramps.
+    """The bet on the first run, and the split of the initial capital between thresholds and ramps.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.

@@ -304,7 +304,7 @@ METHODS |= {
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method that replaces a single-canary method if runs have several canaries, or None."""
+    """Returns the method for several canaries per run that replaces a single-canary method, or None."""
     return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 

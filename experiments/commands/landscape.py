@@ -31,7 +31,7 @@ cli.define_levels()
 flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
-cli.define_out("Folder for results; figures go into its folder landscape.")
+cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:

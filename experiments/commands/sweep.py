@@ -1,7 +1,7 @@
 """Train the missing cells of the papers' figures.
 
     ./run.sh sweep --list                                  names, cells, finished cells
-    ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
+    ./run.sh sweep --name=figure_1c,figure_4,figure_7      FCNN figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
 Figures share cells, and each is trained only once.
