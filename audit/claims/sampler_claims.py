@@ -223,7 +223,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     delta = _check_training(batches, epochs, delta)
 
     def compute_excess(log_sigma: float) -> float:
-        """Returns the leak of Poisson batches minus the requested epsilon."""
+        """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
     # We go down from sigma = 1 until the leak is too large, and then up again.

@@ -35,9 +35,9 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch.
+    """Prints and draws the epsilon of training on the landscape of the paper, a convex one, and the latch.
 
-    With --momentum it only prints the leak of training on convex landscapes with momentum.
+    With --momentum, it only prints the epsilon of training on convex landscapes with momentum.
     """
     cli.require_levels()
     # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run

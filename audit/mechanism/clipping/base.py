@@ -154,7 +154,7 @@ def book_keeping(
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`."""
+            """Returns (the summed loss, the input of each layer by path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's output plus its tap, its input), or None for another layer.
