@@ -40,22 +40,22 @@ def bounds(
 
     Args:
       scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
-        scores mean "inserted". Without scores_out, it is a table, such as a pandas DataFrame, with columns
-        score,in (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
+        scores mean "inserted". Without scores_out, a table, such as a pandas DataFrame, with columns score,in
+        (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that are not in the run. If
         scores_in has K canaries per run, each of these m runs must have K - 1 other canaries. Otherwise the
         bounds are too high.
-      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, which gives an upper
-        bound and is tested.
+      claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
+        upper bound.
       delta: the delta of epsilon.
       confidence: the confidence of each bound.
-      name: a name for the report.
+      name: a title for the report.
 
     Returns:
-      A `Result`, with each method's bound in `bounds`.
+      A `Result` with the bounds of all methods in `bounds`.
 
     Raises:
-      InputError: the scores do not allow a conclusion, or an argument is out of range.
+      InputError: the scores cannot be used, or an argument is out of range.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -91,22 +91,22 @@ def audit(
 ) -> Result:
     """Trains and audits one of the repository's models, like the command `audit`.
 
-    It needs a clone of the repository. Models that are already in `out` are not trained again.
+    It requires a clone of the repository. Runs that are already in `out` are not trained again.
 
     Args:
-      model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
+      model: a name in `models.catalogue.TASKS`, such as "fcnn" or "convnet".
       runs: the number of models to train, half of them with the canary.
-      out: the folder of the results.
+      out: the folder for results.
       delta, confidence: as in `bounds`.
-      data: a data file, or a folder that TFDS prepared; by default the data are downloaded.
+      data: a local data file or prepared TFDS folder; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
-        of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures along
-        `rehearsals` extra runs by how much training steps stretch distances between models. This is the
-        default for smooth models at k > 1; lipschitz="none" disables it.
+        of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures in `rehearsals`
+        additional runs how much training steps stretch distances between models. This is the default for
+        smooth models with k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`; its `folder` has the scores and the conclusion. With `vary` a `Grid`.
+      A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -161,27 +161,27 @@ def audit_model(
 ) -> Result:
     """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
 
-    Models that are already in `out` are not trained again.
+    Runs that are already in `out` are not trained again.
 
     Args:
       module: a module that takes one example, features[i], without a batch axis. All its variables must be
-        trained parameters, and it must not draw randomness.
-      criterion: (the module's output, labels[i]) -> the scalar loss of a single example.
+        trained parameters, and it must be deterministic.
+      criterion: a function (module output, labels[i]) -> scalar loss of one example.
       features: (N, ...), one row per example; converted to float32 or whole numbers.
       labels: (N, ...), one row per example. The adversary "loss" needs classes 0, 1, ...
       runs: the number of models to train.
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
-      out: the folder of the results.
-      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence`
-        are those of the bounds, by default 1e-5 and 0.95. `model` is the model's name in the report.
-        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step.
-        It gives a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures
-        the constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in
-        `out`. `vary` audits a grid, as in `audit`.
+      out: the folder for results.
+      settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
+        bounds default to 1e-5 and 0.95. `model` is the name of the model in the report. `lipschitz` is a
+        guaranteed Lipschitz constant of training steps, a number or one for each step, which gives a smaller
+        upper bound for the last model (`audit.hidden_state_epsilon`). "measured" measures the constants in
+        `rehearsals` additional runs, assumes that they are valid for all runs, and stores them in `out`.
+        `vary` audits a grid, as in `audit`.
 
     Returns:
-      A `Result`; its `folder` has the scores, the figure and the report. With `vary` a `Grid`.
+      A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -215,19 +215,19 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
 
-    Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes the
-    gradient of each example.
+    Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes
+    per-example gradients.
 
     Args:
-      loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis. It
-        must not draw randomness.
-      params: a tree of float arrays, the initial model of every run.
+      loss: a deterministic function (params, (features[i], labels[i])) -> scalar loss of one example, without
+        a batch axis.
+      params: a pytree of float arrays, the initial model of every run.
       features: (N, ...), one row per example.
       labels: (N, ...), one row per example.
       runs, adversary, out, settings: see `audit_model`.
 
     Returns:
-      A `Result`, or with `vary` a `Grid`, as `audit_model`.
+      A `Result`, or with `vary` a `Grid`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -258,7 +258,7 @@ def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations {name: value} of lists of values by name; the last name changes fastest.
+    """Returns all combinations {name: value} of lists of values; the last name changes fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
@@ -268,15 +268,14 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
-    """Returns audit_one(**settings), or with the setting `vary` the `Grid` of all combinations of its values.
+    """Returns audit_one(**settings), or with `vary` the `Grid` of all combinations of its values.
 
-    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier
-    and the clipping norm do not change shapes, nor does the periodicity if the number of steps is the same.
+    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier,
+    the clipping norm, and k at a fixed number of steps do not change shapes.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.
-      settings: the settings that all audits share, and maybe `vary`: lists of values, by setting. This
-        function removes `vary`.
+      settings: the settings that all audits share, and optionally `vary`, lists of values by setting.
 
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
@@ -304,7 +303,7 @@ def _require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the two arguments of `bounds` as checked evidence.
+    """Returns the two arguments of `bounds` as validated evidence.
 
     Raises InputError if they do not fit together.
     """
@@ -328,9 +327,9 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 def _pop_request(settings: dict[str, Any]) -> tuple[int, Path, Level]:
-    """Removes `runs`, `out`, `delta` and `confidence` from settings, and returns (runs, out, level), checked.
+    """Removes `runs`, `out`, `delta` and `confidence` from settings, and returns (runs, out, level).
 
-    Raises InputError if one of them is out of range.
+    Raises InputError if one is out of range.
     """
     from audit.laws import conversions
 
@@ -348,7 +347,7 @@ def _read_level(delta: float, confidence: float) -> Level:
 def _run(request: "Request", out: Path) -> Result:
     """Runs an audit and writes its conclusion to a folder in `out`, for custom models with figure and page.
 
-    Matrix products are in full float32, whatever the user's default precision.
+    Matrix products use full float32, whatever the default precision.
     """
     import jax
 

@@ -1,8 +1,8 @@
-"""Fresh directions for several training runs in any framework; needs only NumPy (leave-one-out loads SciPy).
+"""Fresh directions for training runs in any framework; needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform direction, and every run draws new directions. The distribution of
-its cosine with a model that was trained without it is known exactly. So all canaries take part in every run,
-and a few runs are enough for a strong bound (`exact_null` in audit/methods):
+Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
+not inserted, the distribution of its cosine with the model is known exactly. So all canaries can be inserted
+in every run, and a few runs are enough for a strong bound (`exact_null` in audit/methods):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -14,12 +14,12 @@ and a few runs are enough for a strong bound (`exact_null` in audit/methods):
 Include every run you started as a row, in start order, and a failed run as a row of NaN. u is the movement in
 the direction of the canaries: theta_T - theta_0 - drift if steps add updates. drift is the movement
 theta_T - theta_0 of a rehearsal, a run without noise and canaries. Any drift that does not depend on the
-directions is valid, also 0, but cosines may be smaller. If count is more than a percent of dimension, use
-leave_one_out=True here and in audit.cosines: it removes the part of u along the other canaries. Parameters
-that are not trained do not count.
+directions is valid, such as 0, but cosines may be smaller. If count is more than 1% of dimension, use
+leave_one_out=True here and in audit.cosines to remove the part of u along the other canaries. Count only
+trained parameters.
 
-Coordinates depend only on (seed, run, index, place), in one version of NumPy. Keep the seed secret: training
-must not use it except to insert canaries, and needs another seed for its noise and batches.
+Directions are reproducible within one version of NumPy. Keep the seed secret: training may only use it to
+insert canaries, and needs another seed for noise and batches.
 
 >>> import numpy as np
 >>> rows = []
@@ -47,16 +47,16 @@ from audit.one_run import (
 
 Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
-_STREAM = 2  # with it, directions differ from draws of `audit.one_run`, which uses 0 and 1, under one seed
+_STREAM = 2  # differs from the streams 0 and 1 of `audit.one_run`
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Yields a run's canaries, `count` uniform unit vectors (dimension,), one by one to save memory.
+    """Yields the canaries of a run, `count` uniform unit vectors (dimension,), one by one to save memory.
 
     Args:
-      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
-      run: the run's index, from 0.
+      seed: the seed of the canaries of all runs, 0 to 2^63 - 1.
+      run: the index of the run, from 0.
       count: the number of canaries in the run.
       dimension: the number of trained parameters.
 
@@ -70,10 +70,10 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 
 
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
-    """Returns the vector (dimension,) that a run's canaries add to the sum of clipped gradients.
+    """Returns the vector (dimension,) that the canaries of a run add to the sum of clipped gradients.
 
-    It is the sum of their directions, each scaled to `norm`, the clipping norm. The other arguments are those
-    of `canaries`.
+    It is the sum of their directions, each scaled to the clipping norm `norm`. For other arguments, see
+    `canaries`.
     """
     norm = number("norm", norm, float)
     require(0 < norm < np.inf, f"`norm={norm:g}`: give the clipping norm, more than 0")
@@ -88,13 +88,12 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
 def cosines(
     displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
 ) -> Array:
-    """Returns the cosines (count,) of a run's directions with the model's displacement.
+    """Returns the cosines (count,) of the directions of a run with the displacement of the model.
 
-    Insertion increases a direction's cosine. The function uses `count` times 64 kB of memory, and for
-    leave-one-out a few matrices (count, count).
+    It uses `count` times 64 kB of memory, and for leave-one-out a few matrices (count, count).
 
     Args:
-      displacement: (dimension,) the parameters' movement, with the sign for which insertion increases
+      displacement: (dimension,) the movement of the parameters, with the sign for which insertion increases
         cosines: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
         updates.
       seed, run, count: as in `canaries`.

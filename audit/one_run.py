@@ -51,7 +51,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
-    """Returns fair coins (count,), True if a canary takes part, independent of the canaries' directions.
+    """Returns fair coins (count,), True if a canary takes part, independent of the directions.
 
     Args:
       seed: the seed of the canaries, 0 to 2^63 - 1.

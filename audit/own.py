@@ -1,4 +1,4 @@
-"""Audits custom models and adversaries. A model is a Flax module, or a loss over a tree of parameters."""
+"""Audits custom adversaries and models: Flax modules, or losses of a pytree of parameters."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-# Relative to the sum of the clipped gradients' norms: a hundred times the rounding error of float32.
+# Relative to the sum of the clipped gradient norms: a hundred times the rounding error of float32.
 _TOLERANCE = 1e-3
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
@@ -51,9 +51,9 @@ class OwnModel(NamedTuple):
     Attributes:
       model: the model, over a flat vector of parameters.
       dataset: the data.
-      name: its default name in reports.
-      computes: the SHA-256, in hex, of its compiled functions, which identifies the model in the store.
-      usual: the defaults of its settings.
+      name: the default name in reports.
+      computes: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
+      usual: the default settings.
     """
 
     model: Model
@@ -75,8 +75,8 @@ class _Computed:
 def _share(computed: _Computed) -> Any:
     """Returns the functions of the first call with the same hash.
 
-    JAX finds compiled programs by the identity of their functions. A notebook cell that runs again defines
-    new functions that compute the same. They get the earlier functions here, and so share programs.
+    JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines new
+    functions that compute the same. Replacing them with the earlier ones avoids compiling again.
     """
     return computed.functions
 
@@ -84,12 +84,12 @@ def _share(computed: _Computed) -> Any:
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Checks a Flax Linen module and its data, and returns them as a custom model with random initialisation.
+    """Validates a Flax Linen module and data, and wraps them as a custom model with random initialisation.
 
     The arguments are those of `audit.audit_model`.
 
     Raises:
-      InputError: the module does not fit the criterion or the data, or DP-SGD can't train it.
+      InputError: the module does not fit the criterion or the data, or DP-SGD cannot train it.
     """
     dataset = _dataset(features, labels)
     if not isinstance(module, nn.Module):
@@ -114,12 +114,12 @@ def wrap_module(
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Checks a loss over a tree of parameters and its data, and returns them as a custom model.
+    """Validates a loss, its parameters and data, and wraps them as a custom model.
 
     The arguments are those of `audit.audit_loss`.
 
     Raises:
-      InputError: the loss does not fit params or data, or DP-SGD can't train it.
+      InputError: the loss does not fit params or data, or DP-SGD cannot train it.
     """
     dataset = _dataset(features, labels)
     leaves = jax.tree.leaves(params)
@@ -127,19 +127,19 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
         kind = getattr(leaf, "dtype", type(leaf))
-        # Other libraries and random keys have types that are not NumPy's.
+        # Arrays of other libraries and random keys do not have NumPy dtypes.
         is_float = isinstance(kind, np.dtype) and jnp.issubdtype(kind, jnp.floating)
         require(is_float or kind is float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
-    # JAX writes this function's name into the program. If you rename it, models get other hashes and stores.
+    # The compiled program contains this function's name. Renaming it changes the hashes and stores of models.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
     def make(example: Array) -> Model:
-        """Returns the model over a flat vector of parameters. Every run begins at params, for any example."""
+        """Returns the model over a flat vector of parameters. Every run begins at `params`."""
         return Model(
             n_parameters=theta_0.size,
             init=lambda key: jnp.asarray(theta_0),
@@ -152,7 +152,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
 
 
 def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
-    """Returns a model of the repository as a custom model, with these data and its defaults."""
+    """Wraps one of the repository's models as a custom model, with its defaults and the given data."""
     own = _wrap(row.name, lambda features: row.make(features.shape), dataset, row.name)
     return own._replace(usual=row.usual())
 
@@ -161,10 +161,10 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     """Returns a custom model, with the hash of its initialisation and of its loss with gradient.
 
     Args:
-      what: the words for the user's code in messages.
-      make: (an example's features) -> the model.
+      what: the name of the user's code in messages.
+      make: a function from the features of an example to the model.
       dataset: the data.
-      name: the model's name in reports.
+      name: the name of the model in reports.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -180,7 +180,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
         ) from None
     except InputError:
         raise
-    except Exception as error:  # of the user's code
+    except Exception as error:  # from the user's code
         raise InputError(
             f"{what} fails on one example of shape {example[0].shape}, which has no batch axis: "
             f"{shown(str(error))}"
@@ -207,7 +207,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
       level: the delta and the confidence of the bounds.
 
     Raises:
-      InputError: the settings, the adversary, the constants and the model do not fit together.
+      InputError: the arguments do not fit together.
     """
     constants = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
@@ -261,7 +261,7 @@ class _Training:
     def trainee(self) -> Trainee:
         """Returns the model with its number of classes and its fastest correct clipping strategy.
 
-        It takes seconds to find the strategy, so we only do it to train, and once.
+        Finding the strategy takes seconds, so we do it once, and only to train.
         """
         model = self.own.model
         labels = self.own.dataset.labels
@@ -279,7 +279,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training, by name, and what a custom adversary sees."""
+        """Returns the provenance of the training, by name, with the view of a custom adversary."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -303,15 +303,15 @@ class _Training:
 
 
 def _keep_steps(steps: Steps | None, store: Store) -> Steps | None:
-    """Writes the Lipschitz constants of an audit's steps to its store, for its pages, and returns them."""
+    """Writes the Lipschitz constants of steps to the store of an audit, for its pages, and returns them."""
     lipschitz.keep(store, steps)
     return steps
 
 
 def _keep_earlier_steps(store: Store) -> Steps | None:
-    """Returns a store's Lipschitz constants if an earlier audit measured them; else deletes them.
+    """Returns the Lipschitz constants in a store if an earlier audit measured them; else deletes them.
 
-    Guaranteed constants are only valid for the audit whose author gives them.
+    Guaranteed constants are only valid for the audit that was given them.
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
@@ -319,11 +319,10 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
-    """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
+    """Returns the name of the fastest clipping strategy that computes the clipped sums of a model correctly.
 
-    On a few examples, we compare its sums with sums of per-example gradients, at clipping norms that clip no
-    gradients, about half of them, and all. If no strategy agrees, a line on stderr warns that per-example
-    gradients are slow.
+    On a few examples, we compare it with per-example gradients, at clipping norms that clip no gradients,
+    about half of them, and all. If no strategy agrees, we warn on stderr that per-example gradients are slow.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -355,17 +354,17 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
 
 
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
-    """Returns a custom adversary's fields for the setting, and the adversary to compile.
+    """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
-    The fields have a name and the hash of the adversary's programs. Adversaries with the same hash share all
+    The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
     functions except `init`, which may hold data that should not stay in memory. `parameters` is the number of
-    the model's parameters.
+    model parameters.
     """
     # The adversary is named after the function that defines `init`: "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     observer = adversary.observer
-    # JAX reuses earlier traces of the same function object. But a function may read a variable that has
-    # changed, so we wrap it in an object that JAX has not seen.
+    # JAX reuses earlier traces of the same function object. A function may read a variable that has changed
+    # since, so we wrap it in a new object.
     untraced = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -375,7 +374,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     )
     try:
         computes = _fingerprint_adversary(untraced, parameters)
-    except Exception as error:  # of the user's functions
+    except Exception as error:  # from the user's functions
         raise InputError(
             f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
         ) from error
@@ -389,8 +388,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns the hash of an adversary's functions for a model of `parameters` parameters, and of its facts.
 
-    The facts are `crafts_constant` and the fields of `null`. Their defaults do not change the hash. JAX must
-    not have traced the functions before, because it would reuse these traces.
+    The facts are `crafts_constant` and the fields of `null`, without defaults. JAX must not have traced the
+    functions before, because it would reuse these traces.
     """
     # Only the shapes and types of arguments matter: theta (p,), the step's number, the clipping norm.
     theta = _vector(parameters)
@@ -420,10 +419,10 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of the programs of functions, followed by the texts `facts`.
+    """Returns the SHA-256, in hex, of compiled functions followed by the texts `facts`.
 
-    `calls` has each function with the shapes and types of its arguments. We lower them for the CPU, so the
-    hash is the same on all machines.
+    `calls` has each function with the shapes and types of its arguments. We lower for the CPU, so the hash is
+    the same on all machines.
     """
     texts = []
     for function, arguments in calls:
@@ -435,12 +434,12 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does.
 
-    `parameters` is the number of the model's parameters.
+    `parameters` is the number of model parameters.
     """
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # With several canaries, the others belong to the step. If their gradients depend on the model, they
-    # change the step's Lipschitz constant. Gradients of crafted examples do.
+    # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
+    # as for crafted examples, they change the Lipschitz constant of the step.
     clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), clipping_norm)
     crafted = shapes(adversary, state, parameters).crafted
@@ -463,7 +462,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features (N, ...) and labels (N, ...) as a data set.
 
-    Floats become float32. Whole numbers become int32, except uint8. Raises InputError for values that are not
+    Floats become float32, and integers except uint8 become int32. Raises InputError for values that are not
     finite or too large, and for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}

@@ -1,4 +1,4 @@
-"""The results of the functions of `import audit`."""
+"""Results of audits."""
 
 import dataclasses
 import json
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of an audit, printed as the table of its bounds.
+    """The result of an audit, which prints as the table of its bounds.
 
     Attributes:
-      conclusion: the audit's conclusion, with its bounds, estimates and scores.
-      subject: () -> the facts about the audit for its page. It reads them only when you ask for a page.
-      folder: the audit's folder; None if the scores came from the user.
+      conclusion: the conclusion of the audit, with bounds, estimates and scores.
+      subject: a function that returns the facts about the audit for its page.
+      folder: the folder of the audit; None if the user gave the scores.
 
     >>> import numpy as np
     >>> scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 80))
@@ -46,14 +46,13 @@ class Result:
 
     @property
     def bounds(self) -> "dict[str, Bound]":
-        """Returns lower bounds on epsilon by the name of their method, in the table's order.
+        """Returns the lower bounds on epsilon, keyed by method name, in the order of the table.
 
-        Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
-        the assumption.
+        Each bound is valid at its confidence under its assumption. `holds` is False if the scores refute the
+        assumption.
 
-        With several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. With several canaries per run their methods have other names. Then you find them
-        under both names.
+        With several runs, there is always an "assumption_free" bound, and an "if_gaussian" bound except for
+        fresh directions. With several canaries per run, these are aliases of other methods.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -68,7 +67,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the lower bound on epsilon that is valid for any trade-off curve.
 
-        With a single run, it is the largest bound that does not assume a Gaussian curve, or 0.
+        For a single run, it is the largest bound that does not assume a Gaussian curve, or 0.
         """
         return self.conclusion.epsilon
 
@@ -84,7 +83,7 @@ class Result:
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Returns estimates of epsilon, which are not bounds, by the name of their method."""
+        """Returns estimates of epsilon, which are not bounds, keyed by method name."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
@@ -100,7 +99,7 @@ class Result:
 
     @property
     def auc(self) -> "Auc | None":
-        """Returns the area under the ROC curve; None for a single run without canaries that are out.
+        """Returns the area under the ROC curve; None for a single run that inserts all canaries.
 
         Its standard error treats all scores as independent.
         """
@@ -127,7 +126,7 @@ class Result:
           path: a .png, .pdf or .svg file to write, or None.
 
         Raises:
-          InputError: the path is not a path or has another suffix.
+          InputError: the path has another suffix.
         """
         from audit.report import audit_panels
 
@@ -155,13 +154,12 @@ class Result:
 
 
 def card(result: Result) -> dict[str, Any]:
-    """Returns the card of an audit: a record for JSON that others can recompute from the scores.
+    """Returns the card of an audit: a JSON record that others can recompute from the scores.
 
     It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
     provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
-    number of looks at the scores. You can publish it before the audit, because it does not depend on the
-    scores. `./run.sh bound --card=card.json --scores=...` recomputes a card. `audit/card.schema.json` is its
-    schema.
+    number of looks at the scores. It does not depend on the scores, so you can publish it before the audit.
+    `./run.sh bound --card=card.json --scores=...` recomputes a card; its schema is `audit/card.schema.json`.
 
     Args:
       result: the result of an audit or of `bounds`.
@@ -184,13 +182,13 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 
     A row has the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
-    confidence. If the audit trained, the row also has its folder and all fields of its setting.
+    confidence. If the audit trained models, the row also has its folder and setting.
 
     Args:
       results: results of audits and of `bounds`.
 
     Raises:
-      InputError: one of them is not a `Result`.
+      InputError: an item is not a `Result`.
 
     >>> rows = audit.table(
     ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))
@@ -224,7 +222,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the path's suffix; without a path, it does nothing."""
+    """Writes a figure in the format of the file suffix; without a path, it does nothing."""
     if path is None:
         return
     from audit.report import style
@@ -237,11 +235,11 @@ def _write_figure(figure: "Figure", path: str | Path | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The results of a grid of audits, printed as its table.
+    """The results of a grid of audits, which prints as a table.
 
     Attributes:
       varied: the names of the varied settings.
-      values: the values of the varied settings by name, for each audit.
+      values: the varied settings of each audit.
       results: the result of each audit.
 
     >>> import jax.numpy as jnp, numpy as np
@@ -278,7 +276,7 @@ class Grid:
           width: the width in inches; 3.25 and 6.75 fit a column and a page.
 
         Raises:
-          InputError: the path is not a path or has another suffix, or the width is out of range.
+          InputError: the path has another suffix, or the width is out of range.
         """
         from audit.report import grid_figure
 

@@ -71,7 +71,7 @@ class GcS(AdversaryFields):
     )
     biased = True
     gc_s: str = described(
-        "GC-S: {noiseless,noisy}_{per_step,final_model}.",
+        "Variant of GC-S: {noiseless,noisy}_{per_step,final_model}.",
         default="noiseless_per_step",
         choices=GC_S_VARIANTS,
     )
@@ -120,7 +120,7 @@ class GcR(AdversaryFields):
     )
     biased = True
     afresh: bool = described(
-        "gc_r: every run inserts along new coordinates, and ranks them among all others.",
+        "gc_r: insert along new coordinates in each run, and rank them among all others.",
         default=False,
     )
 

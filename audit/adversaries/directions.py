@@ -48,7 +48,7 @@ class CotS(AdversaryFields):
         "cosine of that direction and the model's displacement."
     )
     cots_score: str = described(
-        "Cosine with the model's displacement, or with its final weights as in the LiDP paper.",
+        "Score: cosine with the displacement of the model, or with its final weights as in the LiDP paper.",
         default="displacement",
         choices=("displacement", "weights"),
         has_flag=False,
@@ -75,12 +75,13 @@ class OneShotCanaries(AdversaryFields):
         "and the model's displacement or its weights, or the largest cosine with any step's move."
     )
     observe: str = described(
-        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        "one_shot: score by the cosine with the final displacement (final) or weights, or by the largest "
+        "cosine over steps (all).",
         default="final",
         choices=("final", "weights", "all"),
     )
     all_in: bool = described(
-        "one_shot: insert all canaries of a single run, without coins, as the paper does.",
+        "one_shot: insert all canaries of a single run, as in the paper.",
         default=False,
         has_flag=False,
     )

@@ -95,24 +95,26 @@ class Poisoned(AdversaryFields):
         "all with the same label. A score is minus the final model's loss on such an example."
     )
     loss_score: str = described(
-        "Minus the loss, or minus the difference between the loss and the expected loss.",
+        "Score: the negative loss, or the expected loss minus the loss.",
         default="loss",
         choices=("loss", "excess"),
         has_flag=False,
     )
     first_direction: int = described(
-        "The first principal direction of canaries.", default=600, least=0, has_flag=False
+        "Index of the first principal direction for canaries.", default=600, least=0, has_flag=False
     )
     end_direction: int = described(
-        "The first principal direction after those of canaries.",
+        "End of the range of principal directions for canaries (exclusive).",
         default=784,
         least=1,
         has_flag=False,
     )
     poison_scale: float = described(
-        "The distance of a canary from the data's mean.", default=1.0, above=0, has_flag=False
+        "Distance of canaries from the mean of the data.", default=1.0, above=0, has_flag=False
     )
-    poison_mean: bool = described("Add the data's mean to a canary.", default=True, has_flag=False)
+    poison_mean: bool = described(
+        "Add the mean of the data to canaries.", default=True, has_flag=False
+    )
 
     def __post_init__(self) -> None:
         """Raises InputError for a field out of range, or an empty range of directions."""
@@ -151,8 +153,8 @@ class Poisoned(AdversaryFields):
 class ClipBkd(AdversaryFields):
     """ClipBKD: a single example, the data's mean plus the direction of the smallest variance.
 
-    Its label is the one with the highest loss on a model trained without it. The LiDP paper averages the
-    losses of 100 models; we train a single model.
+    Its label has the highest loss under a model trained without the example. The LiDP paper averages the
+    losses of 100 models; we train only one.
     """
 
     name = "clip_bkd"

@@ -54,7 +54,7 @@ class RandomExamples(AdversaryFields):
     any_time = True
     usual_runs = 20
     fresh: int = described(
-        "examples: number of fresh examples that rank a run's canaries.",
+        "examples: number of fresh examples to rank each run's canaries against.",
         default=50_000,
         least=1,
         most=MAX_DRAWS,
@@ -155,8 +155,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        Canaries and fresh examples form a list with the canaries at random places. To save memory, we draw
-        and score it block by block: a fresh example for every place, replaced if the place has a canary.
+        The canaries are inserted at random positions in a list of fresh examples. To save memory, we draw and
+        score the list in blocks: a fresh example for each position, replaced by the canary if there is one.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh, self.canaries, total)

@@ -58,12 +58,12 @@ class SphereFields(AdversaryFields):
     any_time = True
     usual_runs = 60
     coins: bool = described(
-        "sphere: insert each canary by a coin, which checks the null distribution; else insert all.",
+        "sphere: insert each canary by a coin flip instead of all, to check the null distribution.",
         default=False,
         has_flag=False,
     )
     within: str = described(
-        "sphere: draw directions only within this tensor of the model, such as Dense_0/kernel, or auto.",
+        "sphere: draw directions only within this tensor of the model, such as Dense_0/kernel; or auto.",
         default=ALL,
     )
 

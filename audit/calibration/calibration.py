@@ -87,7 +87,7 @@ class Value(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A law that draws evidence, with the leak of its mechanism.
+    """A law that draws evidence, with its true privacy parameter.
 
     Attributes:
       name: The law's name.

@@ -1,1 +1,1 @@
-"""Checks of DP-SGD: one step, its batches and its accounting, each by itself."""
+"""Separate checks of a DP-SGD step, its batches and its accounting."""

@@ -1,4 +1,4 @@
-"""Compares a claimed epsilon with accounting, and explains a wrong epsilon by a mistake."""
+"""Compares a claimed epsilon with accounting, and names mistakes that explain a wrong one."""
 
 import contextlib
 import math
@@ -30,21 +30,20 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Compares a claimed epsilon of DP-SGD with Poisson batches with that of dp-accounting.
+    """Compares the claimed epsilon of DP-SGD with Poisson batches to that of dp-accounting.
 
-    Neighbouring data sets differ by one example that is added or removed. The check accepts a claim that is
-    too low by up to 0.2%, since accountants differ by as much. `audit.sampler_claims` has the epsilon of
-    other batches.
+    Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2%,
+    because accountants differ by this much. For other batches, see `audit.sampler_claims`.
 
     Args:
       epsilon, delta: the claimed privacy.
       noise_multiplier: sigma, the standard deviation of the noise over the clipping norm.
       steps: the number of training steps.
-      sampling_rate: the probability that a step takes an example.
-      examples: the number of examples of the data set, to judge delta; None if unknown.
+      sampling_rate: the probability that a step uses an example.
+      examples: the size of the data set, to judge delta; None if unknown.
 
     Returns:
-      The report: a table of checks, and the bugs by name.
+      A report with a table of checks, and the bugs.
 
     Raises:
       InputError: a number is out of range.
@@ -83,12 +82,12 @@ def read_sampling_rate(sampling_rate: Any) -> float:
 
 
 def count_batches(sampling_rate: float) -> int:
-    """Returns the number of batches of an epoch, 1 / sampling_rate rounded, at least 1."""
+    """Returns the number of batches per epoch, 1 / sampling_rate rounded, at least 1."""
     return max(round(1 / sampling_rate), 1)
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; a claim that no grid decides counts as not tried."""
+    """Checks a claimed epsilon; if no grid decides, the check counts as not tried."""
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
@@ -99,7 +98,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     if claimed >= least:
         return CheckOutcome(text, tried=is_accepted, figures=figures)
 
-    # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
+    # A mistake fits if its epsilon is within 2% of the claim and half as far from it as the correct epsilon.
     close = min(0.02, (1 - claimed / most) / 2) * claimed
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
@@ -116,10 +115,10 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
 def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
     """Returns the smallest claim that is not rejected, and dp-accounting's epsilon.
 
-    If the claim is below epsilon, the grid of privacy losses is refined, since a grid that is coarse compared
-    with the losses of a step makes epsilon too large. The error falls with the square of a small spacing, and
-    with the square root of a large one. In both cases a grid that is 4 times finer removes at least half of
-    the error. So the remaining error is at most the difference of the last two grids.
+    A coarse grid of privacy losses makes epsilon too large, so we refine the grid if the claim is below
+    epsilon. A grid that is 4 times finer removes at least half of the error, which is proportional to the
+    square of a small spacing or the square root of a large one. So the remaining error is at most the
+    difference of the last two grids.
     """
     most = accounting.participant_upper_bound(composition, delta)
     if claimed >= most * (1 - _CLOSE) or not accounting.counts_sampling(composition):
@@ -143,7 +142,7 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields common mistakes in accounting in words, each with the epsilon that it gives."""
+    """Yields common accounting mistakes in words, with the epsilon that each gives."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
@@ -172,7 +171,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
 
-    A mechanism with a larger delta may release an example of each training run.
+    With a larger delta, a mechanism may release an example in each training run.
     """
     # The worst mechanism with this delta releases each example with probability delta.
     released = delta * examples

@@ -1,4 +1,4 @@
-"""Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
+"""Checks whether the sizes and members of batches are as the accountant assumes."""
 
 import math
 from typing import Any, NamedTuple
@@ -43,15 +43,15 @@ _LOG_CERTAIN = math.log(1e-9)
 
 
 class _DrawnBatches(NamedTuple):
-    """The batches that were drawn, and the accountant's sampling rate.
+    """The drawn batches, and the sampling rate that the accountant assumes.
 
     Attributes:
       passes: the batches by pass.
-      batches: the indices of the examples of each batch, over all passes.
+      batches: the example indices of each batch, over all passes.
       sizes: (batches,) the sizes of the batches.
-      examples: the number of examples of the data set.
-      sampling_rate: the assumed probability that a batch takes an example.
-      rate: the measured one, between 1e-12 and 1 - 1e-12, so that logs of it and of 1 - rate are finite.
+      examples: the size of the data set.
+      sampling_rate: the assumed probability that a batch includes an example.
+      rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
     """
 
     passes: list[DrawnPass]
@@ -74,22 +74,21 @@ def check_batches(
     *,
     assumed: str = POISSON,
 ) -> CheckReport:
-    """Checks whether a loader draws the batches that the accountant assumes, at the rate that it assumes.
+    """Checks whether a loader draws batches with the sampler and the rate that the accountant assumes.
 
     Args:
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
-        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
-        may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the indices; a batch
-        sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
-      examples: the number of examples of the data set; by default that of the loader's data set.
-      sampling_rate: the probability that a batch takes an example, as the accountant assumes.
-      assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
-        examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
-        "balls_in_bins" (every example draws its batch in each pass), or "cyclic" (the same batches in every
-        pass).
+        is an array of example indices, from 0. We call it with seeds 0, 1, ...; a stateful loader may ignore
+        them. Or a torch or Opacus loader, whose batch sampler gives the indices; a batch sampler; or an
+        iterable over batches of indices, such as a loader on `range(examples)`.
+      examples: the size of the data set; by default that of the loader.
+      sampling_rate: the assumed probability that a batch includes an example.
+      assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
+        "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (every
+        example draws its batch in each pass), or "cyclic" (the same batches in every pass).
 
     Returns:
-      The report: a table of checks, and the bugs by name.
+      A report with a table of checks, and the bugs.
 
     Raises:
       InputError: `draw` does not give batches, or a number is out of range.
@@ -129,7 +128,7 @@ def check_batches(
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     """Draws passes until there are enough batches for the tests, or _MAX_BATCHES."""
-    # The total size over (1 - rate) decides how precisely the rate is measured. 40,000 show a rate 2.5% off.
+    # A total size over (1 - rate) of 40,000 measures the rate precisely enough to detect an error of 2.5%.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -144,10 +143,10 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
-    """Returns the kind of batches if they clearly are not Poisson, otherwise UNRECOGNISED.
+    """Returns the kind of batches if they are clearly not Poisson, otherwise UNRECOGNISED.
 
-    If no example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
-    sizes are equal, batches are fixed. Poisson batches must look like this with a probability below 1e-9.
+    If no example occurs twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
+    sizes are equal, batches are fixed. Poisson batches must look like this with probability below 1e-9.
     """
     sizes = drawn.sizes
     is_once = True
@@ -157,8 +156,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.rate)
     if is_once and log_once < _LOG_CERTAIN:
-        # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
-        # batches do not count.
+        # Nonempty shuffled batches have equal sizes except for the last of a pass, or sizes that differ by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
@@ -168,17 +166,17 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_repeated(indices: Integers) -> bool:
-    """Returns True if an index comes twice."""
+    """Returns True if an index occurs twice."""
     return len(np.unique(indices)) < len(indices)
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Runs every check of batches; returns the report.
+    """Runs all checks of batches and returns the report.
 
     Args:
       drawn: the batches.
-      kind: the kind of batches that was recognised.
-      order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
+      kind: the recognised kind of batches.
+      order: the tests of a uniform order, for batches that use every example once per pass; otherwise None.
       assumed: the kind of batches that the accountant assumes.
     """
     rows = {
@@ -187,7 +185,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
-    # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
+    # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     rejected = find_rejected_tests({row: rows[row].p_values for row in rows})
     if not kind and not any(rejected.values()):
         kind = POISSON
@@ -233,12 +231,11 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from the rows, if the accountant assumes another kind of batches.
+    """Removes the tests of Poisson sampling from the rows if the accountant assumes another kind of batches.
 
-    Only the sizes and the kind are then judged, and whether fixed-size batches take examples equally often.
+    Only the sizes and the kind are then judged, and whether fixed-size batches use examples equally often.
     """
-    # The largest size is that of all batches except the last of a pass. Or all sizes are as even as possible,
-    # or vary, and the rate belongs to their mean.
+    # If only the last batch of a pass is smaller, the rate belongs to the largest size, else to the mean.
     mean = drawn.sizes.mean()
     full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
     rates = np.array([full_size, mean]) / drawn.examples
@@ -259,8 +256,8 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests the total size of all batches at the stated rate, and describes the test's power.
 
-    The total is binomial: its relative standard deviation is sqrt((1 - rate) / mean). A two-sided normal test
-    shows a difference with probability 0.9 if it is z(level / 2) + z(0.1) standard deviations; z(q) is the
+    The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
+    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z(q) is the
     upper q-quantile.
     """
     stated = drawn.sampling_rate
@@ -294,10 +291,10 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests whether sizes vary like binomial ones at the measured rate, and are not cut or filled.
+    """Tests whether sizes vary like binomial ones at the measured rate, and are not cut or padded.
 
-    A wrong rate does not fail the test. The p-value of an extreme is the probability that all Poisson batches
-    are within it.
+    A wrong rate does not fail the test. The p-value of an extreme size is the probability that no Poisson
+    batch exceeds it.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.rate)
@@ -337,12 +334,12 @@ def _test_spread(counts: Any, law: Any) -> float:
 
 
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
-    """Tests whether examples come equally often and independently, by the batches of about 1,500 of them.
+    """Tests whether about 1,500 examples are drawn equally often and independently.
 
-    The pair that comes together most often is tested by a union bound over all pairs.
+    The pair that is drawn together most often is tested with a union bound over all pairs.
     """
     observed = choose_neighbours(drawn.examples)
-    # (batches, observed) 1 if a batch has an observed example; products of floats are fast.
+    # (batches, observed) 1 if a batch has an observed example, as floats for fast products.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
     counts = members.sum(axis=0)
     batches = len(members)
@@ -372,10 +369,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 
 
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
-    """Checks that batches do not have an example twice, and do not repeat.
-
-    A batch must not repeat if Poisson batches would almost never do so.
-    """
+    """Checks that no batch has an example twice or, if this is very unlikely for Poisson batches, repeats."""
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
     if not drawn.are_whole:
@@ -394,7 +388,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
+    # Two batches agree on an example if both or neither has it. This is a union bound over pairs of batches.
     log_same_choice = math.log(drawn.rate**2 + (1 - drawn.rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:

@@ -1,4 +1,4 @@
-"""The table of the mistakes that explain wrong measurements of a step, with their signatures and fixes.
+"""A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
 are in units of eta C / B, noise in units of eta sigma C / B.
@@ -32,11 +32,11 @@ class Cause(NamedTuple):
     """A mistake in a step.
 
     Attributes:
-      symptom: the symptom of the mistake: the row of the report that shows it, or a key of `_ROWS`.
+      symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
       name: the name of the mistake.
-      signature: a function of the measurements m. Its result is false if the mistake does not fit them.
-        Otherwise it is True, a word or a tuple of words, for {0}, {1}, ... in the texts; {m} stands for m.
-      meaning: what was observed, and its effect on privacy.
+      signature: a function of the measurements m. It returns a false value if the mistake does not fit.
+        Otherwise it returns True, a word or a tuple of words for {0}, {1}, ... in texts; {m} stands for m.
+      meaning: the observation, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms that this mistake causes.
     """
@@ -129,7 +129,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     for name, (quantity, power) in FACTORS[size].items():
         for k in np.atleast_1d(quantities[quantity]).tolist():
             predicted = k**power
-            # Rounded, so that mistakes that fit equally well stay in the order of the table.
+            # Rounding keeps mistakes that fit equally well in the order of the table.
             error = round(abs(factor / predicted - 1), 3)
             # A factor of about 1 explains nothing, such as "C is left out" if C is 1.
             if abs(predicted - 1) > 0.02 and error < tolerance:
@@ -141,10 +141,10 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 
 
 def _fit_size(m: Measured) -> tuple[Any, ...]:
-    """Returns the factor that movements and noise share, and the mistakes that fit; () if there is none.
+    """Returns the wrong factor that movements and noise share, and the mistakes that fit; () without one.
 
-    The factor is the plateau of added examples. For examples that replace a row, it is the reach, which may
-    be a tenth too small.
+    The factor is the plateau of added examples, or the reach of examples that replace a row, which may be up
+    to a tenth too small.
     """
     if m.hides_movements or m.hides_noise or m.interacts or m.tried.tolerance > COARSE:
         return ()
@@ -170,7 +170,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the mistake that fits best the size at which clipping stops examples, and all that fit."""
+    """Returns the mistakes that explain the size at which clipping stops examples, and the best one."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -179,9 +179,9 @@ def _fit_plateau(m: Measured) -> Any:
 
 
 def _find_rows(m: Measured) -> str:
-    """Returns the rows of the batch in which an example exceeds C, if other rows bound it.
+    """Returns the batch rows in which an example exceeds C, if other rows bound it.
 
-    If an added example exceeds C as well, the row does not matter.
+    If an added example also exceeds C, the row does not matter.
     """
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
@@ -191,7 +191,7 @@ def _find_rows(m: Measured) -> str:
 
 
 def _is_clipped_by_number(m: Measured) -> bool:
-    """Returns True if most numbers that the largest example moves do so by C, and none by more."""
+    """Returns True if the largest example moves most parameters by C, and none by more."""
     sizes = np.abs(m.tried.collect("vector")[0])
     sizes = sizes[sizes > 1e-3]
     return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
@@ -200,7 +200,7 @@ def _is_clipped_by_number(m: Measured) -> bool:
 def _find_separate_layers(m: Measured) -> Any:
     """Returns the indices of the layers that one example moves by C, if no example moves a layer by more.
 
-    Of all examples, it is the one for which most layers stop at C. Together they move by more than C.
+    We choose the example with the most layers at C. Together, these layers move by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
@@ -210,10 +210,10 @@ def _find_separate_layers(m: Measured) -> Any:
 
 
 def _find_left_out(m: Measured, least: float) -> str:
-    """Returns the names of layers without which no example exceeds C; empty if there are no such layers.
+    """Returns the names of layers without which no example exceeds C, or an empty list.
 
     Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    all layers.
+    the layers.
 
     Args:
       m: the measurements.
@@ -234,7 +234,7 @@ def _find_left_out(m: Measured, least: float) -> str:
 
 
 def _is_scaled_up(m: Measured) -> bool:
-    """Returns True if no example that moves the step stays below C, and several come to C."""
+    """Returns True if several examples move the step by C, and no other by less."""
     norms = m.tried.collect("norm")
     return bool(np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3)
 
@@ -243,19 +243,18 @@ def _is_scaled_up(m: Measured) -> bool:
 
 
 def _find_missing(m: Measured) -> str:
-    """Returns where noise is sometimes missing: "steps" or "numbers of some steps"; empty if it never is."""
+    """Returns where noise is sometimes missing: "steps" or "numbers of some steps"; otherwise ""."""
     if m.ties != AT_ONE:
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "numbers of some steps"
 
 
 def _find_repeats(m: Measured) -> Any:
-    """Returns for which seeds the noise is the same, how many seeds repeat it, and the number of seeds.
+    """Returns which seeds have the same noise, how many seeds repeat it, and the number of seeds.
 
-    If all seeds give the same step, it may have no noise at all. Its noise shows in an empty batch. If the
-    step refuses that, the batch with every example four times shows it: with the sum of gradients g and noise
-    z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch. The result is false
-    if the noise does not repeat.
+    The result is false if the noise does not repeat. If all seeds give the same step, it may have no noise,
+    which an empty batch shows. If the step rejects an empty batch, we use the batch with every example four
+    times: for the sum of gradients g and noise z, the step moves by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
@@ -272,7 +271,7 @@ def _find_repeats(m: Measured) -> Any:
 
 
 def _find_silent(m: Measured) -> str:
-    """Returns the names of trained layers with parameters that are the same for every seed."""
+    """Returns the names of trained layers with parameters that do not depend on the seed."""
     given = m.drawn.given
     layers = np.flatnonzero((given.freedom > 0) & (given.silent > 0))
     is_part = np.any(given.silent[layers] < np.array(m.probe.sizes)[layers])
@@ -282,8 +281,8 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the wrong deviation of the noise, its range and layers, the mistakes that fit, and sigma.
 
-    The wrong layers are those whose own test rejects, or all trained layers if there is none. The sigma is
-    the one that all layers have.
+    The wrong layers are those with a rejected test, or else all trained layers. Sigma is that of all layers
+    together.
     """
     given = m.drawn.given
     # Shared noise leaves fewer independent numbers than the test of the deviation assumes.
@@ -313,9 +312,9 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns how the first batch that changes the noise does so: the bug, the batch, the ratio and the fix.
+    """Returns the bug, the batch, the ratio of deviations and the fix for the first batch with other noise.
 
-    Only batches of one row of the report are compared. The ratio is of the deviations; () without a change.
+    Only batches of one row of the report are compared. Returns () without a change.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -346,7 +345,7 @@ _CHANGES = "The batch changes the noise: at {1} it is {2:.3g} times as large."
 
 
 def _always(m: Measured) -> bool:
-    """Returns True: the cause fits if no cause before it does."""
+    """Returns True, for a cause that fits if no earlier cause does."""
     return True
 
 

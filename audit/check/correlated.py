@@ -1,7 +1,7 @@
-"""Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests what remains.
+"""Checks the noise of many steps of a matrix mechanism, by undoing the strategy and testing for white noise.
 
-With the right strategy S the noise N (T, d) of T steps gives W = S N / (sigma C eta / B): independent normal
-numbers of deviation 1. A single step shows neither a lost state nor another strategy.
+With the correct strategy S, the noise N (T, d) of T steps becomes W = S N / (sigma C eta / B), which has
+independent standard normal entries. A single step cannot reveal a lost state or another strategy.
 """
 
 import math
@@ -46,20 +46,20 @@ def check_noise(
     learning_rate: float = 1.0,
     batch_size: float = 1.0,
 ) -> CheckReport:
-    """Checks whether the noise of T steps is that of a matrix mechanism's strategy.
+    """Checks whether the noise of T steps follows the strategy of a matrix mechanism.
 
     Args:
-      draw: the noise of T steps in d parameters, (T, d), or a function that returns it. Take steps on an
-        empty batch, or subtract the steps of the same batches without noise. 1,000 parameters of 100 steps
-        show most bugs.
+      draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on an empty
+        batch, or subtract steps without noise on the same batches. 100 steps of 1,000 parameters show most
+        bugs.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
         or matrix (T, T) of S (`audit.MatrixMechanism`).
-      noise_multiplier: sigma, the deviation of the raw noise over C, for S as it is.
-      clipping_norm, learning_rate, batch_size: C, eta and B; the noise of a step is eta / B times that on the
-        sum of gradients.
+      noise_multiplier: sigma, the standard deviation of the raw noise over C, for S without scaling.
+      clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
+        gradients by eta / B.
 
     Returns:
-      The report: the size and the whiteness of the noise, and the bugs by name.
+      A report on the size and the whiteness of the noise, with the bugs.
 
     Raises:
       InputError: `draw` fails or gives no finite matrix, or a number is out of range.
@@ -82,10 +82,10 @@ def check_noise(
 
 
 def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
-    """Returns S N with its deviation and the test of its correlations.
+    """Returns S N with its standard deviation and the test of its correlations.
 
-    Two statistics are combined (Bonferroni): the largest correlation of two steps, of T (T - 1) / 2, against
-    a normal law; and the sums of the products of steps at each distance, which show small correlations.
+    Two statistics are combined (Bonferroni): the largest of the T (T - 1) / 2 correlations of two steps, and
+    the sums of products of steps at each lag, which detect small correlations.
     """
     values = strategy.multiply(noise)
     steps, size = values.shape
@@ -102,7 +102,7 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise, in units of its stated deviation."""
+    """Returns the report on noise, in units of the stated standard deviation."""
     whitened = _whiten(strategy, noise)
     ratio = whitened.ratio
     steps, size = noise.shape

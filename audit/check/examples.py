@@ -14,14 +14,14 @@ _IGNORED = -100  # the label that losses for language models ignore, in torch an
 
 
 def read_columns(name: str, batch: Any) -> Columns:
-    """Returns the arrays of a caller's batch as copies in NumPy, each of shape (rows, ...).
+    """Returns NumPy copies of the arrays in a batch, each of shape (rows, ...).
 
     Args:
       name: the name of the batch in error messages.
       batch: arrays or tensors in dicts, lists or tuples.
 
     Raises:
-      InputError: the batch has no array or no row, or its arrays have different numbers of rows.
+      InputError: the batch is empty, or its arrays have different numbers of rows.
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
     advice = "give features, and labels if there are any"
@@ -38,7 +38,7 @@ def read_columns(name: str, batch: Any) -> Columns:
 
 
 def join(*batches: Columns) -> Columns:
-    """Returns one batch with the rows of several batches, in their order."""
+    """Concatenates batches."""
     return list(map(np.concatenate, zip(*batches, strict=True)))
 
 
@@ -52,7 +52,7 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 
     Args:
       rows: the batch.
-      examples: by index of the row, the example that replaces it, as a batch of one row.
+      examples: the new example of each replaced row, as a batch of one row, keyed by row index.
     """
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
@@ -64,8 +64,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a factor.
 
-    The last of several arrays has the labels; the others are features. Integers, such as pixels, are clipped
-    to their range in `batch`.
+    If there are several arrays, the last has the labels. Integers, such as pixels, are clipped to their range
+    in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
@@ -78,12 +78,12 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
-    """Returns examples that test the clipping of a step, by their descriptions, each as a batch of one row.
+    """Returns examples that test the clipping of a step, each as a batch of one row, keyed by description.
 
-    They are the first and the last example of the batch with their own and with other labels, and with
-    several factors of their features.
+    They are the first and the last example of the batch, with their own and other labels, and with scaled
+    features.
     """
-    # By their contents, since integers are clipped to their range: several factors may give one example.
+    # Keyed by content, because several factors may give the same example if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
@@ -101,9 +101,9 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
-    """Returns labels (1, ...) to try in place of `label` (1, ...), by a description of the change.
+    """Returns labels (1, ...) to try instead of `label` (1, ...), keyed by a description of the change.
 
-    They are a label of another example, a larger number, and for sequences of tokens only the first token.
+    They are the label of another example, a larger number, and for sequences of tokens only the first token.
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
@@ -119,11 +119,10 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
 
 
 def find_padding(labels: Array) -> int | None:
-    """Returns the token with which labels are padded to one length; None if they do not seem to be padded.
+    """Returns the token that pads labels to one length; None if they do not seem to be padded.
 
-    Only sequences of integers, of shape (rows, tokens), can be padded. The token is -100 if some label has
-    it. Otherwise it is a token that some label has twice at its end, and that no label has before another
-    token.
+    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise it must end
+    some label twice, and no label may have it before another token.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None

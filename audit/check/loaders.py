@@ -25,7 +25,7 @@ class DrawnPass(NamedTuple):
     """The batches of one pass over a loader.
 
     Attributes:
-      batches: the indices of the examples of each batch.
+      batches: the example indices of each batch.
       is_whole: True if these are all batches of the pass.
     """
 
@@ -37,11 +37,11 @@ def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
-      loader: such a function; a loader of torch or Opacus, whose batch sampler gives the indices; or an
-        iterable over batches of indices that can be iterated more than once.
+      loader: such a function; a torch or Opacus loader, whose batch sampler gives the indices; or an iterable
+        over batches of indices that can be iterated more than once.
 
     Raises:
-      InputError: the loader is something else.
+      InputError: the loader is anything else.
     """
     if not isinstance(loader, Iterable):
         message = f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader"
@@ -59,9 +59,9 @@ def make_draw(loader: Any) -> Draw:
 
 
 def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
-    """Returns an iterator over a pass of a loader's sampler.
+    """Returns an iterator over a pass of the sampler.
 
-    The epoch is set to the seed, since torch's DistributedSampler would otherwise repeat its order.
+    We set the epoch to the seed, because DistributedSampler in torch would otherwise repeat its order.
     """
     for part in (loader, sampler, getattr(sampler, "sampler", None)):
         set_epoch = getattr(part, "set_epoch", None)
@@ -71,9 +71,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns a function from a seed to a pass, for one whose calls give either a pass or a single batch.
+    """Wraps a function that returns a pass or a single batch as a function that always returns a pass.
 
-    A pass is then `count` single batches. Raises InputError if `draw` fails.
+    If it returns single batches, a pass has `count` of them. Raises InputError if `draw` fails.
     """
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
@@ -81,7 +81,7 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 
 def _is_single(given: Any) -> bool:
-    """Returns True if an array or a list has the indices of one batch, instead of several batches."""
+    """Returns True if an array or list is a single batch of indices."""
     if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
@@ -95,8 +95,8 @@ def count_examples(loader: Any, examples: int | None) -> int:
     """Returns the number of examples.
 
     Args:
-      loader: the loader, whose `dataset` has a length.
-      examples: the stated number; None for the length of the data set.
+      loader: the loader.
+      examples: the stated number; None for the length of `loader.dataset`.
 
     Raises:
       InputError: the number is missing or out of range.
@@ -111,14 +111,14 @@ def count_examples(loader: Any, examples: int | None) -> int:
 
 
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
-    """Returns the result of a call of the caller's function `draw`.
+    """Calls the user's function `draw` and returns its result.
 
     Args:
       call: the call.
-      where: the words after "failed" in the error's message, such as " with seed 0".
+      where: the words after "failed" in the error message, such as " with seed 0".
 
     Raises:
-      InputError: the function fails or ends the program.
+      InputError: the function fails or exits.
     """
     try:
         return call()
@@ -134,8 +134,8 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     Args:
       draw: a function from a seed to the batches of a pass.
       seed: the seed of the pass.
-      examples: the number of examples of the data set.
-      most: the largest number of batches to read.
+      examples: the size of the data set.
+      most: the maximum number of batches to read.
 
     Raises:
       InputError: `draw` fails, or does not return indices of examples.
@@ -150,7 +150,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns at most `most` batches that the caller's function returned.
+    """Returns up to `most` batches from the user's function.
 
     Raises:
       InputError: they are not vectors of integers.
@@ -169,7 +169,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> Array:
-    """Returns a batch of indices of any library as an array; a single column or row becomes a vector.
+    """Returns a batch of indices from any library as a NumPy array; a column or row becomes a vector.
 
     Raises:
       InputError: the batch has parts of different shapes.

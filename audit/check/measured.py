@@ -1,4 +1,4 @@
-"""The measurements of a step, which the report describes and the causes explain."""
+"""The measurements of a step, for the report and the causes."""
 
 import time
 from collections.abc import Callable
@@ -20,13 +20,13 @@ _ALL_CLIPPED = (
 
 
 class Phrases(NamedTuple):
-    """Parts of messages in the words of the step's library.
+    """Parts of messages, in the terms of the library of the step.
 
     Attributes:
       gradient: how to return the private gradient.
       clip: how to clip the whole gradient of an example.
       generator: a generator for a seed.
-      random: what makes the effect of an example depend on the seed.
+      random: the cause of a random effect of an example, such as dropout.
     """
 
     gradient: str
@@ -64,12 +64,12 @@ class Measured(NamedTuple):
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if no noise is stated.
       ties: how numbers of the noise agree, see `find_ties`.
-      hides_movements: the reason why movements do not show sensitivity; empty if they do.
-      hides_noise: the reason why the noise cannot be tested; empty if it can.
-      p_values: the p-values of the tests of the noise by row and test; empty if it cannot be tested.
-      interaction: how far two parts of a batch differ from their sum, a Movement; or the reason why it is not
-        known.
-      rejected: the names of the rejected tests of the noise by row; empty if it cannot be tested.
+      hides_movements: why movements do not show sensitivity; otherwise "".
+      hides_noise: why the noise cannot be tested; otherwise "".
+      p_values: the p-values of the noise tests, by row and test; empty if the noise cannot be tested.
+      interaction: how far two parts of a batch together move the step differently from their sum, a Movement;
+        or the reason why it is unknown.
+      rejected: the names of the rejected noise tests by row; empty if the noise cannot be tested.
     """
 
     probe: StepProbe
@@ -85,7 +85,7 @@ class Measured(NamedTuple):
 
     @property
     def phrases(self) -> Phrases:
-        """Parts of messages in the words of the library of the parameters."""
+        """Parts of messages, in the terms of the library of the parameters."""
         return _OF_LIBRARIES.get(self.probe.library, _NUMPY)
 
     @property
@@ -101,7 +101,7 @@ class Measured(NamedTuple):
 
     @property
     def largest(self) -> str:
-        """The largest movement in words, in all layers together and in the first eight."""
+        """The largest movement in words, in total and in the first eight layers."""
         example, movement = self.tried.largest
         layers = zip(self.probe.layer_names[:8], movement.layer_norms, strict=False)
         by_layer = ", ".join(f"{name} {norm:.3g}" for name, norm in layers)
@@ -112,7 +112,7 @@ class Measured(NamedTuple):
 
     @property
     def related(self) -> list[str]:
-        """The rejected tests that numbers of the noise are independent, in one step."""
+        """The rejected tests of independence within a step."""
         return [name for name in self.rejected["independence"] if name != CONSECUTIVE]
 
     def name_layers(self, layers: Any) -> str:
@@ -128,12 +128,12 @@ def measure_step(
     Args:
       probe: the step.
       seeds: the number of draws of the noise; None for the default.
-      tell: a function that is called with a line on the time of the check, and with a line after each part.
+      tell: a function to call with a line on the time of the check, and with a line after each part.
 
     Raises:
-      RefusedError: the step fails on the batch as given.
+      RefusedError: the step fails on the given batch.
     """
-    # The probe has called the step before, so this time is without compilation.
+    # The probe has already called the step, so this excludes compilation.
     began = time.perf_counter()
     again = probe.run(probe.rows, 0)
     seconds = time.perf_counter() - began
@@ -164,7 +164,7 @@ def measure_step(
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns why movements do not show sensitivity, and why the noise cannot be tested; "" if they do.
+    """Returns why movements do not show sensitivity, and why the noise cannot be tested, or "" for each.
 
     Args:
       m: the measurements.
@@ -196,10 +196,10 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 
 
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
-    """Returns the p-values of the tests of the noise by row and test.
+    """Returns the p-values of the noise tests, by row and test.
 
-    Other batches are not compared if an operation after the noise changes only large sums. Then the seed
-    changes the effect of an example in larger batches, but not in the batch as given.
+    We do not compare other batches if an operation after the noise changes only large sums: then the seed
+    changes the effect of an example in larger batches, but not in the given one.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -213,10 +213,10 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 
 
 def is_replay_like_noise(m: Measured) -> bool:
-    """Returns True if two calls with the same seed differ as two draws of the noise do.
+    """Returns True if two calls with the same seed differ like two draws of the noise.
 
-    Each number then differs by sqrt(2) sigma. The norm of many normal numbers has deviation sigma; 3.3
-    deviations are a test at level 0.001.
+    Each number then differs by sqrt(2) sigma. The norm of many normal numbers has standard deviation sigma,
+    and 3.3 standard deviations give a test at level 0.001.
     """
     sigma = m.probe.settings.noise_multiplier
     expected = sigma * (2 * np.sum(m.probe.is_trained)) ** 0.5
@@ -226,8 +226,8 @@ def is_replay_like_noise(m: Measured) -> bool:
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if dropout or an operation after the noise causes the effect of a seed.
 
-    Noise that is scaled by an example, or drawn once for each part of a batch, has such an effect too. The
-    latter is more noise than stated, and has no effect in a batch of one row.
+    Other causes are noise that is scaled by an example, or drawn for each part of a batch. The latter is more
+    noise than stated, and has no effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False
@@ -237,9 +237,9 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Returns how far two parts of a batch differ from their sum, or the reason why this is not known.
+    """Returns how far two parts of a batch differ from their sum, or the reason why this is unknown.
 
-    If every example is clipped, the step is tried with a larger clipping norm.
+    If every example is clipped, we use a larger clipping norm.
     """
     norms = m.tried.collect("norm")
     is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE

@@ -1,7 +1,7 @@
 """How far examples move a step, and whether clipping bounds these movements.
 
 Movements are in units of eta C / B. If an example replaces a row of the batch, its movement is half of the
-difference, since one example leaves and another one comes.
+difference, because replacing removes one example and adds another.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,10 +29,9 @@ class TriedExamples:
     Attributes:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
-      movements: by name of the example, how far it moves the step.
-      places: by row of the batch, half of how far the step moves if two very different examples are exchanged
-        in this row.
-      refusal: the reason why examples replaced the first row; empty if they were added to the batch.
+      movements: how far each example moves the step, by name.
+      places: half of how far exchanging two very different examples in a row moves the step, by row.
+      refusal: why examples replaced the first row; empty if they were added to the batch.
     """
 
     probe: StepProbe
@@ -48,7 +47,7 @@ class TriedExamples:
 
     @cached_property
     def described(self) -> dict[str, Movement]:
-        """All movements, also those of exchanged examples, by a description of the change."""
+        """All movements, including exchanges, keyed by a description of the change."""
         places = {f"two examples in place of row {row}": self.places[row] for row in self.places}
         return self.movements | places
 
@@ -59,29 +58,29 @@ class TriedExamples:
         return dict(sorted(finite, key=lambda item: -item[1].norm))
 
     def collect(self, attribute: str) -> Vector:
-        """Returns an attribute of every movement in `finite`, such as "norm", as an array (examples, ...)."""
+        """Returns an attribute of all movements in `finite`, such as "norm", as an array (examples, ...)."""
         return np.array([getattr(movement, attribute) for movement in self.finite.values()])
 
     @cached_property
     def is_any_moved(self) -> bool:
-        """True if some example changes some parameter."""
+        """True if any example changes any parameter."""
         return any(np.any(movement.vector) for movement in self.movements.values())
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
-        """The largest of all movements, with a description of the change of the batch."""
+        """The largest movement, with a description of the change of the batch."""
         return max(self.described.items(), key=lambda item: item[1].norm)
 
     @cached_property
     def violations(self) -> list[str]:
-        """The descriptions of the changes that move the step by more than C and their tolerance."""
+        """Descriptions of the changes that move the step by more than C plus tolerance."""
         return [name for name in self.described if not self.described[name].excess <= 1]
 
     @cached_property
     def plateau(self) -> float:
         """The common norm of the four largest movements; 0 if they differ, or if examples replaced a row.
 
-        Clipping gives all large gradients the same norm. Differences of clipped gradients have many norms.
+        Clipping gives all large gradients the same norm, but differences of clipped gradients vary.
         """
         norms = self.collect("norm")
         if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
@@ -92,10 +91,10 @@ class TriedExamples:
     def reach(self) -> float:
         """The farthest that an example moves the step.
 
-        If examples replace a row, the movements are differences of contributions. Clipped contributions lie
-        in a ball of radius C, so this is the radius of the smallest ball around them. The algorithm of Badoiu
-        and Clarkson (2003) moves the center towards the farthest point in ever smaller steps. 1,000 steps
-        give the radius to about 0.1%.
+        If examples replace a row, movements are differences of contributions. Clipped contributions are in a
+        ball of radius C, so we compute the radius of their smallest enclosing ball. The algorithm of Badoiu
+        and Clarkson (2003) moves the center towards the farthest point in decreasing steps; 1,000 steps give
+        the radius to about 0.1%.
         """
         norms = [movement.norm for movement in self.described.values()]
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
@@ -113,9 +112,9 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if clipping causes the plateau: it is the same at other parameters.
+        """True if clipping causes the plateau, which is then the same at other parameters.
 
-        Gradients that are bounded without clipping have another bound at other parameters.
+        Without clipping, a bound of gradients depends on the parameters.
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
@@ -130,9 +129,9 @@ class TriedExamples:
 
     @property
     def clips_by_layer(self) -> bool:
-        """True if four examples reach C / sqrt(layers) in some trained layer, and none exceeds it in any.
+        """True if each layer seems to be clipped to C / sqrt(layers), which bounds the whole gradient by C.
 
-        Then each layer is clipped to C / sqrt(layers), which bounds the whole gradient by C.
+        Four examples must reach this norm in some trained layer, and none may exceed it in any.
         """
         is_trained = self.probe.is_layer_trained
         num_layers = np.sum(is_trained)
@@ -145,16 +144,16 @@ class TriedExamples:
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if an example moves the step by nearly C, so that clipping bounds the movements.
+        """True if an example moves the step by nearly C, so clipping bounds the movements.
 
-        The reach of examples that replace a row may be too small, since few directions are tried.
+        The reach of examples that replace a row may be too small, because we try few directions.
         """
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
-        """The names of the example that moves the step most, and of the one farthest from it."""
+        """The names of the example that moves the step most and of the example farthest from it."""
         names = list(self.finite)
         vectors = self.collect("vector")
         farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))
@@ -172,8 +171,8 @@ class SeedEffect(NamedTuple):
     """How another seed changes the effect of exchanging two examples.
 
     Attributes:
-      excess: the norm of the change, less its tolerance; a positive one is seen.
-      scales_noise: True if the change is a multiple of the noise in every layer, as if an example scales the
+      excess: the norm of the change minus its tolerance; positive if the change is significant.
+      scales_noise: True if the change is a multiple of the noise in every layer, as if an example scaled the
         noise.
     """
 
@@ -182,9 +181,9 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step, added to its batch and in place of several rows.
+    """Measures how far extreme examples move a step if added to its batch or replacing rows.
 
-    If the step refuses or ignores an additional row, each example replaces the first row.
+    If the step rejects or ignores an additional row, each example replaces the first row.
 
     Args:
       probe: the step.
@@ -200,7 +199,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
-    # Both ends; 16 rows, since they show a bug in every m-th row for m up to 16; and random rows.
+    # Both ends; 16 rows, to detect a bug in every m-th row for m up to 16; and random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
     count = int(np.clip(3 / seconds, 4, 64))  # each row takes two steps: about six seconds
     places = {}
@@ -216,9 +215,9 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 def _measure_each(
     probe: StepProbe, tried_examples: dict[str, Columns], is_added: bool
 ) -> TriedExamples:
-    """Measures how far each example moves the step if it is added to the batch or replaces its first row.
+    """Measures how far each example moves the step if added to the batch or replacing its first row.
 
-    The refusal of the result is the last error of a refused batch.
+    `refusal` of the result is the last error for a rejected batch.
     """
     movements = {}
     refusal = ""
@@ -239,12 +238,12 @@ def _measure_each(
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
-    """Returns how far two parts of a batch move the step together, less the sum of their separate movements.
+    """Returns how far two parts of a batch move the step together, minus the sum of their separate movements.
 
-    The noise cancels. In a correct step the result is 0 up to rounding.
+    The noise cancels. In a correct step, the result is 0 up to rounding.
 
     Returns:
-      The result for the parts that exceed their tolerance most, or the reason if the step refuses all parts.
+      The result for the parts that exceed their tolerance most, or the error if the step rejects all parts.
     """
     measured = []
     reason = tried.refusal
@@ -260,9 +259,9 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
 
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
-    """Yields batches with two changed parts, with only the first of them and with only the second.
+    """Yields batches with two changed parts, with only the first and with only the second.
 
-    Examples are added to the batch, if the step takes larger batches. They also replace rows: two random
+    Examples are added to the batch if the step accepts larger batches. They also replace rows: two random
     halves show operations on all rows, such as a norm of the whole batch or a mean over all tokens; the first
     two rows show operations on neighbours.
     """
@@ -290,8 +289,8 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
     """Measures how the seed changes the effect of exchanging two examples in the first row of a batch.
 
-    Noise of a fixed size is the same for both examples and cancels. Dropout, augmentation, noise whose size
-    depends on the examples, and operations after the noise, such as rounding or clamping, do not cancel.
+    Noise with a fixed scale cancels. Dropout, augmentation, noise with a scale that depends on the examples,
+    and operations after the noise, such as rounding or clamping, do not.
 
     Args:
       tried: the movements of the examples.
@@ -299,7 +298,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
       seeds: the number of seeds; seed 0 is compared with each of the others.
 
     Returns:
-      The change that exceeds its tolerance most. Its excess is NaN if the step refuses these batches.
+      The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
     """
     unknown = SeedEffect(np.nan, scales_noise=False)
     if not tried.places:

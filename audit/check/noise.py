@@ -1,7 +1,7 @@
-"""The noise of a step over many seeds, and its statistical tests.
+"""Statistical tests of the noise of a step over many seeds.
 
-The noise is in units of the stated deviation eta sigma C / B. Its mean over n seeds is subtracted, which
-leaves n - 1 degrees of freedom for each parameter.
+Noise is in units of the stated deviation eta sigma C / B. Subtracting its mean over n seeds leaves n - 1
+degrees of freedom per parameter.
 """
 
 import math
@@ -36,8 +36,8 @@ class StepNoise(NamedTuple):
       draws: (n, k) the change of the parameters by the step, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that are the same for every seed.
-      not_finite: the number of draws with NaN or infinity in any of all the parameters.
+      silent: (layers,) the number of parameters that do not depend on the seed.
+      not_finite: the number of draws with NaN or infinity in any parameter.
     """
 
     draws: Vector
@@ -59,16 +59,16 @@ class StepNoise(NamedTuple):
 
 
 class DrawnNoise(NamedTuple):
-    """The noise at the batch as given and at other batches, in the same k of the step's parameters.
+    """The noise at the given batch and at other batches, in the same k parameters.
 
     Attributes:
       probe: the step.
-      layer: (k,) the index of each parameter's layer.
+      layer: (k,) the layer index of each parameter.
       rounding: (k,) the largest distance between neighbouring floating-point numbers that a draw may reach,
         in stated deviations.
-      given: the noise at the batch as given.
-      others: the noise at each other batch, by its name.
-      refused: the error of the step, by name of the batch that it refused.
+      given: the noise at the given batch.
+      others: the noise at other batches, by name.
+      refused: the errors of the step, by name of the rejected batch.
     """
 
     probe: StepProbe
@@ -88,14 +88,13 @@ class DrawnNoise(NamedTuple):
 
     @property
     def has_noise(self) -> Mask:
-        """(k,) True for parameters with noise at the batch as given."""
+        """(k,) True for parameters with noise at the given batch."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise at the batch as given, by group of parameters.
+        """Returns the noise at the given batch, an array (n, numbers) of n seeds per group of parameters.
 
-        The groups are all layers together and each layer with several noisy parameters. Each array (n,
-        numbers) has the noise of n seeds in the noisy parameters of the group.
+        The groups are all noisy parameters, and those of each layer with several.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -105,7 +104,7 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if a step moves all parameters equally far on every batch, like Adam's first step."""
+        """Returns True if a step moves all parameters equally far on every batch, like Adam at first."""
         edges = []
         for noise in (self.given, *self.others.values()):
             distances = np.abs(noise.draws[noise.draws != 0])
@@ -127,23 +126,23 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
-    """Draws a step's noise with many seeds, on the given batch and on other batches.
+    """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
     Args:
       probe: the step.
-      seeds: the number of draws at the batch as given; None for as many as the tests need, in 20 seconds.
+      seeds: the number of draws at the given batch; None for as many as the tests need, in 20 seconds.
       seconds: the time of a draw.
 
     Raises:
-      RefusedError: the step fails on the batch as given.
+      RefusedError: the step fails on the given batch.
     """
     # By default a layer gets 320 degrees of freedom, one for each seed and parameter, and all layers 20,000.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # Parameters with coarse rounding are left out, since it shows in the tests. They are selected by the
-    # rounding at the farthest value that noise may reach, not at the values that were drawn: this would
-    # remove the tails of the noise. Noise that is much larger than stated allows coarser rounding.
+    # We leave out parameters with coarse rounding, which the tests would detect. We select them by the
+    # rounding at the farthest value that noise may reach, because selecting by drawn values would remove the
+    # tails of the noise. Noise that is much larger than stated allows coarser rounding.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
@@ -154,7 +153,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, as in a training that counts its steps. They depend on the step, since fixed
+    # The seeds are consecutive, as if training counted its steps. They depend on the step, because fixed
     # seeds would report a chance correlation of a generator for every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
@@ -178,17 +177,17 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _draw_at(
     probe: StepProbe, rows: Columns, seeds: range, is_fine: Mask, is_kept: Mask
 ) -> StepNoise:
-    """Takes steps at a batch with different seeds, and measures the noise by which they differ.
+    """Takes steps at a batch with different seeds, and measures how their noise differs.
 
     Args:
       probe: the step.
       rows: the batch.
       seeds: the seeds.
-      is_fine: (p,) True for parameters that noise changes at every seed, since their rounding is fine.
+      is_fine: (p,) True for parameters with rounding so fine that noise changes them at every seed.
       is_kept: (p,) True for parameters whose draws are stored.
 
     Raises:
-      RefusedError: the step refuses the batch.
+      RefusedError: the step rejects the batch.
     """
     reference = probe.run(rows, 0)
     differs = np.zeros(probe.start.size, bool)
@@ -215,9 +214,9 @@ def row_of(batch: str) -> str:
 
 
 def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
-    """Returns the p-values of all tests of the noise, by row of the report and by test.
+    """Returns the p-values of all noise tests, by row of the report and test.
 
-    Without noise in at least two parameters, only the deviations are tested.
+    If fewer than two parameters have noise, only the deviations are tested.
     """
     p_values = {"noise": _test_deviations(drawn)}
     for row in ("independence", "shape", "noise and data", "empty batch"):
@@ -232,7 +231,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
 
 def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise is normal, and that its norm in each group varies as that of normal numbers.
+    """Tests that the noise is normal, and that its norm in each group varies accordingly.
 
     For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
     2 / 9p (Wilson and Hilferty, 1931).
@@ -257,7 +256,7 @@ def _test_variance(ratio: Any, seeds: int) -> float:
 
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise is as large as stated, in each trained layer and in all together."""
+    """Tests that the noise has the stated deviation, in each trained layer and in total."""
     freedom = drawn.given.freedom
     squares = drawn.given.deviations**2 * freedom
     trained = np.flatnonzero(freedom)
@@ -274,7 +273,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests that the noise is as large at another batch: by an F-test in each noisy layer (Bonferroni)."""
+    """Tests that the noise is as large at another batch, with an F-test in each noisy layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     quotient = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
@@ -284,7 +283,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that noise is uncorrelated between consecutive seeds and between numbers."""
+    """Tests that noise is uncorrelated between consecutive seeds and between parameters."""
     p_values = {}
     for name, values in drawn.group_noise().items():
         noise = stats.zscore(values)
@@ -305,9 +304,9 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
 def _compute_covariance_p_value(noise: Vector) -> float:
     """Returns the p-value of the null hypothesis that numbers are independent, by their covariances.
 
-    The statistic is tr(S1 S2), where S1 and S2 are the covariance matrices of two halves of the seeds. It
-    estimates tr(S^2), which is smallest for independent numbers. Numbers that share draws increase it,
-    wherever they are and whatever their signs.
+    The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
+    tr(S^2), which is smallest for independent numbers. Shared draws increase it, whatever their positions and
+    signs.
 
     Args:
       noise: (n, numbers) the noise, with variance 1 in every number.
@@ -329,11 +328,11 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     """Returns two-sided p-values: twice the smaller tail probability, at most 1.
 
     Args:
-      distribution: the distribution of scipy.stats of the statistics under the null hypothesis.
-      above: the statistics that are compared with the upper tail. If rounding makes the statistics uncertain,
-        these are their smallest values.
-      below: the statistics that are compared with the lower tail, then their largest values; None if they are
-        the same.
+      distribution: the null distribution of the statistics, from scipy.stats.
+      above: the statistics to compare with the upper tail; if rounding makes them uncertain, their smallest
+        values.
+      below: the statistics to compare with the lower tail, or their largest values; None if they equal
+        `above`.
     """
     if below is None:
         below = above
@@ -343,8 +342,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds numbers of the noise that agree between seeds more often than chance and rounding explain.
 
-    Continuous noise hardly agrees. Noise on a grid, or clamped noise, does. If the noisy sum is rounded or
-    clamped instead, draws at another batch agree with these values too, and the noise may be right.
+    Continuous noise rarely agrees, unlike noise on a grid or clamped noise. If the noisy sum is rounded or
+    clamped instead, draws at another batch also agree with these values, and the noise may be correct.
 
     Returns:
       AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at

@@ -1,8 +1,7 @@
 """Tests whether the order of examples is uniform, and drawn anew in every pass.
 
-Under the null hypothesis, every pass is a uniform random permutation of the data, independent of other
-passes, and cut into batches of the observed sizes. Only the batch of an example counts, not its place in it.
-Examples that a pass leaves out count as a last batch. Bounds over many examples or pairs are union bounds.
+Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
+the observed sizes. The order within a batch is ignored. Examples that a pass omits count as a last batch.
 """
 
 import math
@@ -22,14 +21,14 @@ class OrderTest(NamedTuple):
     """The order of examples in passes of a loader.
 
     Attributes:
-      passes: the number of passes that were drawn.
-      batches: the smallest number of batches of a pass.
-      is_once: True if examples come at most once in a pass.
-      is_whole: True if every pass ended after at most the number of batches that a pass should have.
+      passes: the number of drawn passes.
+      batches: the smallest number of batches in a pass.
+      is_once: True if each pass uses an example at most once.
+      is_whole: True if no pass has more batches than it should.
       repeats: True if all passes are the same.
       is_even: True if no batch has more examples than all examples divided by the number of batches.
-      p_value: the p-value of a uniform order, of all tests together (Bonferroni).
-      seen: what the test with the smallest p-value observed.
+      p_value: the p-value of a uniform order, from all tests together (Bonferroni).
+      seen: the observation of the test with the smallest p-value.
     """
 
     passes: int
@@ -43,7 +42,7 @@ class OrderTest(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The p-value of a test, which may exceed 1 by a union bound, and what was observed, as a sentence."""
+    """The p-value of a test (above 1 if a union bound is loose), and a sentence about the observation."""
 
     p_value: float
     sentence: str
@@ -54,12 +53,12 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
     Args:
       draw: a function from a seed to the batches of a pass.
-      examples: the number of examples of the data set.
-      batches: the number of batches of a pass, at least 2; additional batches are not read.
+      examples: the size of the data set.
+      batches: the number of batches per pass, at least 2; additional batches are not read.
       sizes_vary: True if every example should draw its batch independently (balls in bins).
 
     Raises:
-      InputError: `draw` fails, or gives something else than indices of the data set.
+      InputError: `draw` fails, or does not return indices of the data set.
     """
     # At least as many passes as show a single example that is always in one batch, with p-value 1e-6. More
     # are drawn if that is cheap: up to 64 with four million examples and 20,000 batches in all.
@@ -99,12 +98,12 @@ def choose_neighbours(examples: int) -> Integers:
 def examine_pairs(
     together: Array, examples: Integers, rate: float, groups: str, count: int
 ) -> Observation:
-    """Tests the two examples that come together most often, by a union bound over all pairs.
+    """Tests the two examples that occur together most often, with a union bound over all pairs.
 
     Args:
-      together: (n, n) how often two examples come together.
+      together: (n, n) how often two examples occur together.
       examples: (n,) the indices of the examples.
-      rate: the probability that two examples come together in one group, under the null hypothesis.
+      rate: the probability that two examples occur together in a group, under the null hypothesis.
       groups: the name of the groups, "batches" or "passes".
       count: the number of groups.
     """
@@ -118,7 +117,7 @@ def examine_pairs(
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
-    """Tests how often an example is in the same batch, not counting passes that leave it out."""
+    """Tests how often an example is in the same batch, ignoring passes that omit it."""
     passes, examples = steps.shape
     batches = sizes.shape[1]
     # A number for each pair of a batch and an example.
@@ -132,7 +131,7 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests whether the batch of an example depends on its place in the data, by chi-square."""
+    """Tests whether the batch of an example depends on its position in the data, by chi-square."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
@@ -152,13 +151,13 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
-    """Tests how often some examples come together: the closest pair, and all of their pairs.
+    """Tests how often some examples occur together: the closest pair, and all of their pairs.
 
-    The statistic of all pairs is the sum, over pairs of examples and pairs of passes, of products of
-    (together or not, less its mean). It is scaled to the mean and the deviation of a chi-square variable.
+    The statistic of all pairs sums, over pairs of examples and pairs of passes, the products of centered
+    indicators that the examples are together. It is scaled to the mean and deviation of a chi-square law.
 
     Args:
-      steps: (passes, examples) the number of the batch that takes an example in a pass.
+      steps: (passes, examples) the batch number of each example in each pass.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))

@@ -21,7 +21,7 @@ _RETURN = "return the parameters' own tree"
 
 
 class StepSettings(NamedTuple):
-    """The stated numbers of a step: C, sigma, eta and B."""
+    """The stated C, sigma, eta and B of a step."""
 
     clipping_norm: float
     noise_multiplier: float
@@ -29,7 +29,7 @@ class StepSettings(NamedTuple):
     batch_size: float
 
     def read(self) -> "StepSettings":
-        """Returns the numbers as floats; raises InputError if one of them is no number in range."""
+        """Returns the numbers as floats; raises InputError if one is out of range or not a number."""
         for name, value in self._asdict().items():
             stated = number(name, value, float)
             # Squares of products and quotients of four such numbers are within float64's range.
@@ -52,7 +52,7 @@ class Movement(NamedTuple):
     """How far a change of the batch moves the step, in units of eta C / B.
 
     Attributes:
-      norm: the Euclidean norm over all parameters, less what rounding adds on average.
+      norm: the Euclidean norm over all parameters, minus the average effect of rounding.
       tolerance: the largest plausible effect of rounding on the norm.
       layer_norms: (layers,) the norms within each layer.
       vector: (p,) the movement of each parameter.
@@ -65,7 +65,7 @@ class Movement(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """The norm less its tolerance."""
+        """The norm minus its tolerance."""
         return self.norm - self.tolerance
 
 
@@ -80,27 +80,26 @@ class StepProbe:
     among the parameters.
 
     Attributes:
-      step: the caller's function.
+      step: the user's function.
       settings: the stated numbers.
-      rows: the batch as given, as arrays of NumPy.
-      layer_names: (layers,) the path of each layer in the tree of the parameters.
+      rows: the given batch, as NumPy arrays.
+      layer_names: (layers,) the path of each layer in the parameter tree.
       sizes, dimensions: (layers,) the number of parameters and of axes of each layer.
-      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
-      layer: (p,) the index of each parameter's layer.
+      library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
+      layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
-      spacings: (p,) the distance from 1 to the next larger number in the floating-point type of each
-        returned parameter.
+      spacings: (p,) the machine epsilon of the floating-point type of each returned parameter.
       is_trained: (p,) True for parameters that some step so far has moved differently from `base`.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
-        """Runs the step once, on the batch as given and with seed 0.
+        """Runs the step once, on the given batch with seed 0.
 
         Raises:
           InputError: parameters, batch or step have the wrong type, or the step does not return the
             parameters.
-          RefusedError: the step fails on the batch as given.
+          RefusedError: the step fails on the given batch.
         """
         require(
             callable(step),
@@ -136,7 +135,7 @@ class StepProbe:
 
         Raises:
           InputError: the step does not return the parameters.
-          RefusedError: the step fails on this batch, or ends the program.
+          RefusedError: the step fails on this batch, or exits.
         """
         after = self._read_numbers(self._call(rows, seed))
         self.is_trained |= after != self.base
@@ -152,7 +151,7 @@ class StepProbe:
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Returns the arrays that a step on a batch returns, by their paths, or raises what `run` raises.
+        """Returns the arrays from a step on a batch, by path; raises the errors of `run`.
 
         The step gets copies of the parameters, which it may change in place or donate.
         """
@@ -172,7 +171,7 @@ class StepProbe:
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers among a step's arrays as a vector (p,); raises InputError if they differ."""
+        """Returns the layers in the result of a step as a vector (p,); raises InputError if they differ."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
@@ -181,9 +180,9 @@ class StepProbe:
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
-        """Returns a probe of the step with 100 times the clipping norm and 100 times the noise.
+        """Returns a probe of the step with 100 times the clipping norm and noise.
 
-        It is None if the step does not take `clipping_norm`, or ignores it.
+        Returns None if the step does not take `clipping_norm`, or ignores it.
         """
         clipping_norm = 100 * self.settings.clipping_norm
         settings = self.settings._replace(clipping_norm=clipping_norm)
@@ -195,7 +194,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with some attributes replaced, such as `start`, whose `base` is computed anew.
+        """Returns a probe with some attributes replaced, such as `start`, and with a new `base`.
 
         Raises:
           RefusedError: the step fails.
@@ -208,11 +207,11 @@ class StepProbe:
     def measure(
         self, added: list[Vector], subtracted: list[Vector], rows: Columns, factor: float = 1.0
     ) -> Movement:
-        """Measures the length of a difference of steps, in eta C / B, without the effect of rounding.
+        """Measures the norm of a difference of steps, in eta C / B, without the effect of rounding.
 
         Args:
           added: one or two vectors (p,) of parameters after steps.
-          subtracted: as many such vectors.
+          subtracted: the same number of vectors.
           rows: the batch of the first step in `subtracted`.
           factor: a factor of the difference.
 
@@ -244,11 +243,11 @@ class StepProbe:
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
-        """Returns the effective spacing (p,) of a step's rounding of each parameter, in eta C / B.
+        """Returns the effective rounding (p,) of each parameter by a step, in eta C / B.
 
-        A step rounds the update several times, and then the updated parameters. The effective spacing is the
-        root of the sum of the squared spacings of all roundings, as if they were independent. Layers that no
-        step moves are not rounded.
+        A step rounds the update several times, and then the updated parameters. We treat these roundings as
+        independent, so the effective spacing is the root of the sum of squared spacings. Layers that no step
+        moves are not rounded.
 
         Args:
           after: (p,) the parameters after the step.

@@ -1,4 +1,4 @@
-"""The report of a check, as a table for a terminal, as JSON and as a page."""
+"""The report of a check, as a text table, JSON and an HTML page."""
 
 import platform
 import sys
@@ -28,7 +28,7 @@ class Check(NamedTuple):
     Attributes:
       name: the name of the row.
       result: PASSED, FAILED or UNTRIED.
-      seen: the bugs by name, and what was measured; or the reason why the check could not be tried.
+      seen: the names of the bugs and the measurements, or the reason why the check could not run.
     """
 
     name: str
@@ -42,7 +42,7 @@ class CheckFinding(NamedTuple):
     Attributes:
       check: the row of the report that shows it.
       name: its name.
-      meaning: what was observed, and its effect on privacy.
+      meaning: the observation, and its effect on privacy.
       fix: an instruction.
     """
 
@@ -56,10 +56,10 @@ class CheckOutcome(NamedTuple):
     """The observations of a check, before all checks are judged together.
 
     Attributes:
-      text: what was measured; or the reason why the check could not be tried.
-      tried: True if the check could be tried.
-      findings: the bugs. With statistical tests, they are reported only if one of the tests is rejected.
-      p_values: the p-values of the check's statistical tests, by name of the test.
+      text: the measurements, or the reason why the check could not run.
+      tried: True if the check could run.
+      findings: the bugs. With statistical tests, they are only reported if a test is rejected.
+      p_values: the p-values of the statistical tests, by name.
       figures: the measurements for JSON and pictures.
     """
 
@@ -77,14 +77,14 @@ class FindingsError(AssertionError):
 class CheckReport(NamedTuple):
     """The report on a step, batches, the noise of many steps or a claimed epsilon.
 
-    Printed, it is a table of the checks, followed by the bugs.
+    It prints as a table of the checks, followed by the bugs.
 
     Attributes:
       subject: "step", "batches", "noise" or "accounting".
       checks: the rows of the table.
       findings: the bugs.
-      needed: the names of the checks that must be tried for the subject to pass.
-      p_values: the p-value of every statistical test, before Holm's correction, by row and test.
+      needed: the names of the checks that must run for the subject to pass.
+      p_values: the p-values of the statistical tests, before Holm's correction, by row and test.
       figures: the measurements for JSON and pictures.
       provenance: the date, the code, versions and stated numbers.
     """
@@ -99,7 +99,7 @@ class CheckReport(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """True if there is no finding, and every needed check was tried."""
+        """True if there are no findings and all needed checks could run."""
         return self.verdict.startswith("PASSED")
 
     @property
@@ -115,10 +115,10 @@ class CheckReport(NamedTuple):
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with the date, versions, the place of the caller's code and the stated numbers.
+        """Returns the report with the date, versions, the location of the user's code and the stated numbers.
 
         Args:
-          code: the caller's step or loader; None if no code of the caller was run.
+          code: the user's step or loader; None without one.
           stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
@@ -155,7 +155,7 @@ class CheckReport(NamedTuple):
 
     def page(self, path: str | Path) -> Path:
         """Writes the report as an HTML page, with pictures of violations, and returns its path."""
-        # Imported here, since the page needs matplotlib, and the report does not.
+        # Imported here because only the page needs matplotlib.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
@@ -194,7 +194,7 @@ def make_report(
       subject: "step", "batches", "noise" or "accounting".
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
       findings: bugs that other measurements show.
-      needed: the rows that must be tried for the subject to pass; by default all of them.
+      needed: the rows that must run for the subject to pass; by default all.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
@@ -244,6 +244,6 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error on one line; a long message is cut."""
+    """Returns the type and the message of an error on one line, truncated if long."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

@@ -1,4 +1,4 @@
-"""Checks a step of DP-SGD: replays it with the same seed on neighbouring batches, and with many seeds.
+"""Checks a DP-SGD step by replaying it with the same seed on neighbouring batches, and with many seeds.
 
 Movements are in units of eta C / B, the farthest that one example may move the step. Related: Re:cord-play
 (Cebere et al., 2026, arXiv 2602.17454), which records the inputs of the noise primitives.
@@ -27,7 +27,7 @@ class StepOptions(NamedTuple):
 
     Attributes:
       seeds: the number of draws of the noise; None for as many as the tests need, in 20 seconds.
-      tell: a function that is called with a line on the time of the check, and with a line after each part.
+      tell: a function to call with a line on the time of the check, and with a line after each part.
     """
 
     seeds: int | None = None
@@ -45,29 +45,29 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether one step of DP-SGD clips, adds noise and averages as it should.
+    """Checks whether one step of DP-SGD clips, adds noise and averages correctly.
 
-    Nothing is trained, and JAX is not needed.
+    It does not train a model or need JAX.
 
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
-        momentum. The integer `seed` determines all its randomness. For another optimizer it returns the
-        private gradient instead of the parameters, with learning_rate=1.
+        momentum. The integer `seed` determines all randomness. For other optimizers, return the private
+        gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
         copies.
       batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The first and
-        the last example are tried with many factors of their features.
+        the last example are tried with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
-        clipped gradients has deviation sigma C.
-      batch_size: B, by which the sum is divided: the expected size of a Poisson batch, a constant.
+        clipped gradients has standard deviation sigma C.
+      batch_size: B, the constant by which the sum is divided; for Poisson sampling the expected batch size.
       **options: `seeds` is the number of draws of the noise, by default as many as the tests need, in 20
-        seconds. `tell` is a function that is called with lines on the progress.
+        seconds. `tell` is a function to call with lines on the progress.
 
     Returns:
-      The report: a table of checks, and the bugs by name.
+      A report with a table of checks, and the bugs.
 
     Raises:
-      InputError: `step` is not such a function, or fails on the batch as given.
+      InputError: `step` is not such a function, or fails on the given batch.
       TypeError: an option is unknown.
 
     >>> import numpy as np
@@ -133,14 +133,14 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
-    """Returns the outcome of a check that could not be tried."""
+    """Returns the outcome of a check that could not run."""
     return CheckOutcome(reason, tried=False, figures=figures)
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     """Describes whether some example moves each trained layer.
 
-    A layer that does not move may be right, so the check is then undecided.
+    A layer that does not move may be correct, so the check is then undecided.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
@@ -206,7 +206,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
-    """Describes the tests of the noise, by row."""
+    """Describes the noise tests, by row."""
     given = m.drawn.given
     reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))

@@ -1,4 +1,4 @@
-"""A step for `check_step` from a training run with torch."""
+"""A step for `check_step` from torch training code."""
 
 import copy
 import sys
@@ -11,17 +11,17 @@ from audit.errors import require, shown
 
 
 class TorchStep:
-    """A step for `check_step` that returns the private gradient of a torch training, for any optimizer.
+    """A step for `check_step` that returns the private gradient of torch code with any optimizer.
 
-    Check it with learning_rate=1. Every call starts from the parameters that it gets, and from the buffers
-    and the optimizer's state at construction. Dropout is off during the step, since its effect on an example
-    depends on the seed. The check reports buffers that the data change, such as the running means of batch
-    norm, since they are released with the model.
+    Check it with learning_rate=1. Every call starts from the given parameters, and from the buffers and the
+    optimizer state at construction. Dropout is disabled, because it makes the effect of an example random.
+    The check reports buffers that the data change, such as the running means of batch norm, because they are
+    released with the model.
 
     Args:
-      model, optimizer: the trained module and its optimizer; with Opacus, those that `make_private` returned.
-      train_batch: a function of a batch's arrays that takes one training step on them: `zero_grad`,
-        `backward` and the optimizer's `step`, which leaves the clipped and noisy gradient in `p.grad`.
+      model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
+      train_batch: a function that takes a training step on the arrays of a batch: `zero_grad`, `backward` and
+        `optimizer.step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
       params: copies of the trained parameters at construction, by name.
@@ -66,13 +66,13 @@ class TorchStep:
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
-        """Takes one step, and returns the clipped and noisy gradient by name of the parameter.
+        """Takes one step, and returns the clipped and noisy gradient by parameter name.
 
         Args:
           params: the parameters before the step, by name.
-          batch: the batch's arrays, in the order of `train_batch`'s arguments.
-          seed: the seed of torch's global generator.
-          clipping_norm: another clipping norm for an optimizer of Opacus; None to keep its own.
+          batch: the arguments of `train_batch`.
+          seed: the seed of the global torch generator.
+          clipping_norm: another clipping norm for an Opacus optimizer, or None.
 
         Raises:
           InputError: `train_batch` takes several private steps.
@@ -108,11 +108,11 @@ class TorchStep:
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
-    """Removes what a failed call has left in a module and an optimizer of Opacus.
+    """Removes the state that a failed call has left in an Opacus module and optimizer.
 
     Activations, counters of uses, per-example gradients and parts of an unfinished batch would make the next
-    call fail or take a different step. Attributes are read from `vars`, since modules that wrap others, like
-    those of PEFT, forward every other access.
+    call fail or take a different step. We read attributes from `vars`, because wrapping modules, like those
+    of PEFT, forward other access.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -132,7 +132,7 @@ def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
     """Yields each module with a dropout probability, and the name of this attribute.
 
     It is `p` in dropout modules, and `dropout` in recurrent layers and attention. `model.eval()` would also
-    stop Opacus's hooks.
+    disable the Opacus hooks.
     """
     for module in model.modules():
         if isinstance(vars(module).get("dropout"), float):

@@ -1,4 +1,4 @@
-"""Arrays of any library as NumPy's, and back. JAX and torch are not imported here."""
+"""Converts arrays of any library to NumPy and back, without importing JAX or torch."""
 
 import copy
 import sys
@@ -63,14 +63,14 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
-    """Returns the arrays of a tree by their paths; `name` is the name of the tree in error messages."""
+    """Returns the arrays of a tree by path; error messages call the tree `name`."""
     leaves: dict[str, Any] = {}
     map_tree(tree, leaves.setdefault, name)
     return leaves
 
 
 def to_numpy(leaf: Any) -> Array:
-    """Returns a copy of an array or tensor as an array of NumPy; floating-point numbers become float64."""
+    """Returns a NumPy copy of an array or tensor; floating-point numbers become float64."""
     is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
     if hasattr(leaf, "detach"):  # a tensor of torch
         if is_float:

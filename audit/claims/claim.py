@@ -1,7 +1,7 @@
 """Claims: stated privacy guarantees for a training run.
 
-A claim is a trade-off curve f: any test with false-positive rate alpha has a true-positive rate, its power,
-of at most `power(alpha)` = 1 - f(alpha). The curve gives epsilon at any delta. The main kinds:
+A claim is a trade-off curve f: any test with false-positive rate alpha has a true-positive rate (power) of at
+most `power(alpha)` = 1 - f(alpha). The curve determines epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -44,16 +44,16 @@ _SECRET = ACCOUNTED._replace(
 
 
 class Claim:
-    """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if they are known."""
+    """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields of a frozen dataclass to checked values, during initialization."""
+        """Sets fields of a frozen dataclass during initialization."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption of the claim: by default that another accountant is right."""
+        """Returns the assumption of the claim: by default, that another accountant is correct."""
         return GIVEN
 
     @property
@@ -75,7 +75,7 @@ class Claim:
         raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the leak of the last model; None without Lipschitz constants."""
+        """Returns an upper bound on how much the last model leaks; None without Lipschitz constants."""
         return None
 
 
@@ -98,7 +98,7 @@ class GaussianClaim(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class Gdp(GaussianClaim):
-    """The claim of mu-GDP: tests are no better than those of N(0, 1) against N(mu, 1) (Dong et al., 2022).
+    """The claim of mu-GDP: no test is better than N(0, 1) against N(mu, 1) (Dong et al., 2022).
 
     Args:
       mu: The distance between the means of the two normal distributions, from 0 to 1e12.
@@ -141,7 +141,7 @@ class EpsilonDelta(Claim):
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Checks and stores epsilon and delta, under names that differ from the method `epsilon`."""
+        """Validates and stores the values, under names that differ from the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
@@ -162,8 +162,8 @@ class EpsilonDelta(Claim):
         """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
-        2015). The first bound is the guarantee for the event that the test rejects. The second is the
-        guarantee for the event that it does not reject, with the two data sets exchanged.
+        2015). The first bound is for the event that the test rejects, the second for the event that it does
+        not, with the two data sets exchanged.
         """
         pair = np.array([[self.stated_epsilon], [self.stated_delta]])
         return _power_of_pairs(_check_rates(alpha), *pair)
@@ -181,8 +181,8 @@ class DpSgd(Claim):
       k: The number of steps in a period; one of them inserts the canary. Requires `lipschitz`.
       insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Requires
         `lipschitz`.
-      lipschitz: The Lipschitz constant of a step without canary and noise, as a map from a model to the next:
-        a number, or one for each step. The last model then leaks less than all models (`hidden_state`).
+      lipschitz: The Lipschitz constant of a step without canary and noise, as a map between models: a number,
+        or one for each step. The last model then leaks less than all models (`hidden_state`).
 
     Raises InputError for values out of range.
 
@@ -240,8 +240,8 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is an upper bound: the largest
-        power that dp-accounting's deltas at a grid of epsilons allow.
+        Without sampling, it is Phi(Phi^-1(alpha) + mu). For sampled steps, it is an upper bound: the largest
+        power that the deltas of dp-accounting at a grid of epsilons allow.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -250,7 +250,7 @@ class DpSgd(Claim):
         return _gaussian_power(rates, mu)
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the leak of the last model; None without `lipschitz`."""
+        """Returns an upper bound on how much the last model leaks; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
@@ -260,7 +260,7 @@ class DpSgd(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD that uses each example in one random, secret step of every epoch (balls in bins).
+    """The claim of DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
     Neighbouring relation: replace the example by an example of gradient zero.
 
@@ -282,8 +282,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of a test at false-positive rates alpha, in their shape.
 
-        It is the smaller of two bounds: for the composition of epochs, which is mu-GDP, and, for noise
-        multipliers of at least 0.1, for the (epsilon, delta) pairs of `account_allocation`.
+        It is the smaller of two bounds: from the composition of epochs, which is mu-GDP, and, for noise
+        multipliers from 0.1, from the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -318,12 +318,11 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
     """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
 
-    It is the smallest power over the guarantees (`EpsilonDelta.power`). The result has the shape of `rates`,
-    which may be any; epsilons and deltas have the shape (P,).
+    It is the smallest power over the guarantees (`EpsilonDelta.power`), in the shape of `rates`. Epsilons and
+    deltas have the shape (P,).
     """
     alpha = rates[..., None]
-    # The exponential of a large epsilon may be infinite. Infinity times a rate of 0 is NaN, which we replace
-    # by the power 1.
+    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by the power 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -1,7 +1,6 @@
-"""Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
+"""Upper bounds on how much the last iterate of DP-SGD leaks if every training step is Lipschitz.
 
-In the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
-distances.
+The noise of later steps partly hides an early insertion, unless these steps stretch distances.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.
@@ -122,7 +121,7 @@ class HiddenState(NamedTuple):
 def hidden_state_bound(
     shifts: ArrayLike, lipschitz: ArrayLike, noise: ArrayLike, delta: float
 ) -> HiddenStateBound:
-    """Returns the upper bound on the leak of a canary from the last of T models, for any Lipschitz steps.
+    """Returns an upper bound on how much the last of T models leaks about a canary, for any Lipschitz steps.
 
     Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t, with
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:

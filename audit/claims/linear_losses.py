@@ -1,4 +1,4 @@
-"""The leak of the last model with linear losses: an expectation for sampled canaries, not a bound.
+"""The epsilon of the last model with linear losses: an expectation for sampled canaries, not a bound.
 
 With linear losses gradients do not depend on the model, and the last model shows only the sum of all steps'
 gradients and noise. A canary of norm C, inserted by n steps with probability q each, adds Binomial(n, q) to

@@ -9,7 +9,7 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
 All models together show S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
 With linear losses the last model is the sum of all gradients and of the noise S^-1 z. By the Cauchy-Schwarz
 inequality for (S^-T 1)'(S u), the last model leaks at most as much as all models. Momentum and varying
-learning rates change only the leak of the last model.
+learning rates only change how much the last model leaks.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The leak of training if each epoch uses an example in a single, random step.
+"""The privacy loss of training if each epoch uses an example in one random step.
 
 Balls in bins and random allocation draw such a step. All models together show an epoch's b noisy sums z_i,
 and an unknown one uses the example. Let X be the ratio of their densities with and without the example:

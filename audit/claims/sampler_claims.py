@@ -1,4 +1,4 @@
-"""The epsilon that may be claimed for training with the batches of a sampler, and advice."""
+"""The epsilon that you may claim for training with a sampler, and advice."""
 
 import dataclasses
 import math
@@ -68,10 +68,10 @@ class LastModel:
 
 @dataclass(frozen=True)
 class SamplerClaim:
-    """The epsilon that may be claimed for a sampler.
+    """The epsilon that you may claim for a sampler.
 
     Attributes:
-      sampler: its name.
+      sampler: the name of the sampler.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
@@ -115,14 +115,14 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """How we account for a sampler.
+    """Accounting functions and texts for a sampler.
 
     Attributes:
-      bracket: maps (noise multiplier, batches per epoch, epochs, delta) to the bounds on epsilon for an
-        adversary who sees every model.
+      bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
+        who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
       advice: the condition of the claim; if empty, `_advise_changes` gives advice.
-      unseen: what the adversary must not see if the last model's bound is to be valid.
+      unseen: the information that must be secret for a valid bound on the last model.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -143,22 +143,22 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns the epsilon that may be claimed for a sampler, with and without access to earlier models.
+    """Returns the epsilon that you may claim for a sampler, with and without access to earlier models.
 
     Args:
-      sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once an
+      sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once per
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
-        numbers, `TruncatedPoisson(examples, largest_batch)`.
-      noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
+        sizes, `TruncatedPoisson(examples, largest_batch)`.
+      noise_multiplier: sigma, the standard deviation of the noise over the clipping norm.
       batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
       epochs: the number of epochs.
-      lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
-        default we assume 1.
+      lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps; by
+        default 1.
       tail: the number of steps at the end that add noise but no gradient.
       delta: the delta of epsilon.
 
     Returns:
-      A row for the caller's sampler, and another for Poisson sampling if it is not the same.
+      A row for the sampler, and another for Poisson sampling unless they are the same.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -211,7 +211,7 @@ def sampler_claims(
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the smallest noise multiplier with which Poisson batches leak at most epsilon at delta.
+    """Returns the smallest noise multiplier for which Poisson batches leak at most epsilon at delta.
 
     The relative precision is 1e-4. An epoch has at least 2 batches.
 
@@ -223,7 +223,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     delta = _check_training(batches, epochs, delta)
 
     def compute_excess(log_sigma: float) -> float:
-        """Returns the leak of Poisson batches minus the requested epsilon."""
+        """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
     # We go down from sigma = 1 until the leak is too large, and then up again.
@@ -282,8 +282,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It is the composition of all steps with half of sigma: an example may replace another, which changes the
-    sum by up to 2 C.
+    It composes all steps with half of sigma, because an example may replace another and change the sum by up
+    to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -304,7 +304,7 @@ def _bracket_truncated(
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )
-    # The spacing of privacy losses. A finer grid would have too many values.
+    # The spacing of privacy losses; a finer grid would be too large.
     grid = max(1e-4, 1e-7 * composed)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
@@ -320,7 +320,7 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    The advised noise is enough for any order of batches: training uses an example once an epoch, so it is
+    The advised noise is enough for any order of batches: training that uses an example once per epoch is
     mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)

@@ -1,4 +1,4 @@
-"""Upper bounds on the leak of the last model if the adversary does not know which steps use an example.
+"""Upper bounds on how much the last model leaks if the adversary does not know which steps use an example.
 
 A sampler draws an order pi: the steps that use the example, its participations. If pi is known, the last
 model is mu(pi)-GDP (`hidden_state`). If not, the joint convexity of the hockey-stick divergence gives
@@ -228,10 +228,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
-
-    It is the bound for the worst order.
-    """
+    """Returns the bound on epsilon of the last model for the worst order with one participation per epoch."""
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)

@@ -18,8 +18,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
 
-Arrays are flat, or (runs, canaries) if runs have several canaries. A run without a scored canary must then
-insert all other canaries. Otherwise bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. A run without a scored canary must then
+insert all other canaries, or else bounds are too high.
 """
 
 import shlex
@@ -49,8 +49,8 @@ cli.define_optional(
     str,
     scores="The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
     ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
-    insert="With --lipschitz: the canary's step of each k: last, first or a number.",
-    report="Also write a report into this HTML file.",
+    insert="With --lipschitz: which of each k steps inserts the canary: last, first or a number.",
+    report="Also write a report to this HTML file.",
     card="Compare the result with an audit card, a .json file.",
     write_card="Also write an audit card into this .json file.",
     name="A name for the report; by default the scores' file.",
@@ -58,22 +58,22 @@ cli.define_optional(
 cli.define_optional(
     float,
     noise_multiplier="Noise multiplier, for an upper bound.",
-    sampling_rate="Probability that a step has the canary; by default 1.",
-    claim="Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions.",
+    sampling_rate="Probability that a step uses the canary; by default 1.",
+    claim="Epsilon at delta from your accountant, instead of --noise_multiplier and --insertions.",
     lipschitz="Lipschitz constant of every step, for the hidden-state bound.",
 )
 cli.define_optional(
     int,
-    insertions="Number of steps with the canary, for an upper bound.",
-    k="With --lipschitz: steps from one insertion to the next; by default 1.",
+    insertions="Number of steps that insert the canary, for an upper bound.",
+    k="With --lipschitz: the canary is inserted every k steps; by default 1.",
     dimension="Number of trained parameters, if scores are cosines.",
 )
 cli.define_optional(
     bool,
-    one_run="Scores and presence in one column each are those of a single run's canaries.",
-    leave_one_out="With --dimension: a cosine used the other canaries' directions.",
-    in_order="With cosines or ranks: rows are in the order of the runs' start.",
-    fail_if_violated="Exit status 3 if the claim is rejected, 2 if runs are dependent and the test is "
+    one_run="The scores are those of the canaries of a single run.",
+    leave_one_out="With --dimension: cosines are leave-one-out, without the other directions.",
+    in_order="With cosines or ranks: rows are in the order in which runs started.",
+    fail_if_violated="Exit with status 3 if the claim is rejected, 2 if runs are dependent and the test is "
     "inconclusive.",
 )
 flags.DEFINE_list(
@@ -188,7 +188,7 @@ def _show(result: Result) -> None:
 
 
 def _judge(result: Result) -> None:
-    """Raises InputError if scores are lower with the canary, unless they reject the claim all the same.
+    """Raises InputError if scores are lower with the canary, unless they reject the claim anyway.
 
     With --fail_if_violated, it exits with status 3 if the scores reject the claim, and raises InputError if
     the runs may be dependent.

@@ -1,4 +1,4 @@
-"""Is this step of DP-SGD correct, and are its batches and its correlated noise?
+"""Check a DP-SGD step, its batches, or correlated noise.
 
 ./run.sh check --step=mine.py:step                 your step
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
@@ -6,11 +6,11 @@
 ./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
 For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
-stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. The flags replace its
-values. For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of
-a pass. For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
+stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override its values.
+For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of a pass.
+For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
-The exit status is 3 if a bug was found. It is 4 if no bug was found, but a required check could not run.
+The exit status is 3 if a bug was found, or else 4 if a required check could not run.
 """
 
 import shlex
@@ -40,24 +40,28 @@ INCOMPLETE = 4  # the exit status if no bug was found, but a required check coul
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "step", None, "Your step: mine.py:step, a file and a function in it. The file is executed."
+    "step", None, "Your step, as file:function: mine.py:step. The file is executed."
 )
 flags.DEFINE_string(
     "batches",
     None,
-    "Your batches: mine.py:loader, or a function from a seed to them. The file is executed.",
+    "Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
 )
 flags.DEFINE_string("noise", None, "The noise of your steps: mine.py:draw. The file is executed.")
-flags.DEFINE_string("strategy", None, "Its strategy: sqrt, bsr:16, bisr:16, lambda:0.9, or a file.")
+flags.DEFINE_string(
+    "strategy",
+    None,
+    "With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
+)
 flags.DEFINE_float("sampling_rate", None, "The accountant's sampling rate.")
 flags.DEFINE_integer("examples", None, "Size of the data set; by default the loader's.")
 flags.DEFINE_string(
-    "assumed", "poisson", "Batches: poisson, fixed, shuffled, balls_in_bins, cyclic."
+    "assumed", "poisson", "Assumed sampler: poisson, fixed, shuffled, balls_in_bins, cyclic."
 )
 for _name, _symbol in STATED.items():
-    flags.DEFINE_float(_name, None, f"{_symbol}, instead of the file's.")
-flags.DEFINE_integer("seeds", None, "Draws of the noise; the default depends on the layers.")
-flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
+    flags.DEFINE_float(_name, None, f"{_symbol}; overrides the value in the file.")
+flags.DEFINE_integer("seeds", None, "Number of noise draws; the default depends on the layers.")
+flags.DEFINE_string("report", None, "Also write a page with pictures to this HTML file.")
 cli.define_json()
 
 # For each subject of a check, the flags that apply to it.

@@ -1,4 +1,4 @@
-"""What epsilon may be claimed for the batches that are drawn, or for correlated noise?
+"""Compute the epsilon that you may claim for a sampler or for correlated noise.
 
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30
                                                          of a sampler
@@ -11,9 +11,8 @@
     ./run.sh claim --noise=bisr:16 --noise_multiplier=3 --steps=1250 --k=25
                                                          of a matrix mechanism (DP-FTRL)
 
-mine.py defines a loader on range(examples), or a function loader(seed) that returns the batches of a pass,
-each the indices of its examples. With a function, it also defines examples, the size of the data set. The
-command executes the file.
+mine.py defines a loader on range(examples), or a function loader(seed) that returns the batches of a pass as
+example indices. With a function, it also defines examples, the size of the data set. The file is executed.
 """
 
 import dataclasses
@@ -43,24 +42,24 @@ FLAGS = flags.FLAGS
 cli.define_optional(
     str,
     sampler=f"How batches are drawn: {', '.join(SAMPLERS)}.",
-    batches="Batches of an epoch, or your loader: mine.py:loader, which is executed.",
+    batches="Batches per epoch, or your loader: mine.py:loader. The file is executed.",
     noise="Strategy of correlated noise: lambda:0.9, sqrt, bsr:16, bisr:16, or a file.",
 )
 cli.define_optional(
     float,
-    noise_multiplier="sigma.",
-    claim="Instead of sigma: the epsilon that is claimed, by Poisson accounting for a sampler.",
+    noise_multiplier="Noise multiplier sigma.",
+    claim="Claimed epsilon, to find sigma (for samplers by Poisson accounting).",
 )
 cli.define_optional(
     int,
-    epochs="Epochs of training.",
+    epochs="Number of epochs.",
     examples="With --sampler=truncated_poisson: size of the data set.",
-    largest_batch="With --sampler=truncated_poisson: after truncation.",
-    steps="With --noise: the number of steps.",
-    k="With --noise: the canary comes once in k steps; by default 1.",
+    largest_batch="With --sampler=truncated_poisson: batch size after truncation.",
+    steps="With --noise: number of steps.",
+    k="With --noise: the canary is inserted every k steps; by default 1.",
 )
-flags.DEFINE_list("lipschitz", None, "Lipschitz constant of a step, or one for each; by default 1.")
-flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
+flags.DEFINE_list("lipschitz", None, "Lipschitz constant of all steps, or of each; by default 1.")
+flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 

@@ -1,4 +1,4 @@
-"""The common part of all commands: flags, and errors and interrupts as one line without a traceback."""
+"""Code that all commands share: flags, and errors and interrupts as one line without a traceback."""
 
 import math
 import os
@@ -37,8 +37,8 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` is True if the command keeps finished work, so that an interrupted command can continue. The
-    message at an interrupt then says this.
+    `keeps` is True if the command stores finished work. The message after an interrupt then says that it can
+    continue.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -47,10 +47,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
 
 def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
-    """Calls `main` and returns the exit status.
-
-    `argv` has the program, and the arguments that are not flags.
-    """
+    """Calls `main` and returns the exit status; `argv` has the program and the arguments besides flags."""
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
@@ -70,8 +67,8 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It reports nothing if the reader of a pipe has ended, as `head` does. Raises errors about a named file
-    again, because they are not about stdout.
+    It prints no message if the reader of a pipe, such as `head`, has ended. It re-raises errors about a named
+    file, because they are not about stdout.
     """
     if error.filename is not None:
         raise error
@@ -83,7 +80,7 @@ def _report_unprinted(error: OSError) -> int:
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses a command line's flags, and returns the other arguments; exits after help or an error."""
+    """Parses the flags and returns the other arguments; exits after help or an error."""
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         print(_format_help())
         sys.exit(0)
@@ -116,7 +113,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 
 
 def _format_help() -> str:
-    """Returns the help of the current command: its module's docstring and its flags with their defaults."""
+    """Returns the help of the current command: its module docstring, and its flags with defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
@@ -138,7 +135,7 @@ def _report_error(message: str) -> int:
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with its control characters, except line breaks, as escapes such as \x1b."""
+    r"""Returns a text with control characters, except line breaks, escaped as in \x1b."""
     characters = []
     for character in text:
         if not character.isprintable() and character != "\n":
@@ -154,9 +151,9 @@ def one_line(message: str) -> str:
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
+    """Returns the message for a flag value of the wrong type, such as "--runs=x: give an integer".
 
-    Absl's message is "flag --name=value: reason". Advice replaces the reason if absl has some.
+    Absl reports "flag --name=value: reason". If absl also has advice, we show it instead of the reason.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -173,8 +170,8 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the name, and "=value" or "". A field without a flag only loses its backticks.
-    Any other name is a flag of the command.
+    The groups of the match are the name, and "=value" or "". For a field without a flag, only the backticks
+    are removed. Any other name is a flag of the command.
     """
     name, value = match.groups()
     field = make.fields().get(name)
@@ -186,9 +183,9 @@ def _write_as_flag(match: re.Match[str]) -> str:
 
 
 def define_optional(kind: type, **helps: str) -> None:
-    """Defines flags for values of a type: int, float or str with the default None, or bool with False.
+    """Defines flags of a type: int, float or str with default None, or bool with default False.
 
-    Each keyword is a flag's name, with its line in --help.
+    Each keyword maps a flag name to its help text.
     """
     default = False if kind is bool else None
     for name, help in helps.items():
@@ -196,10 +193,7 @@ def define_optional(kind: type, **helps: str) -> None:
 
 
 def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:
-    """Defines a flag for each field of a kind of setting, by default an audit's.
-
-    `names` restricts the flags to these fields.
-    """
+    """Defines a flag for each field of a settings class, or only for the fields in `names`."""
     for field in _select_fields(kind, names):
         if field.auto:
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
@@ -208,7 +202,7 @@ def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> 
 
 
 def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
+    """Returns the flag values, keyed by field name; the arguments are those of `define_setting`."""
     by_field = {}
     for field in _select_fields(kind, names):
         by_field[field.name] = flags.FLAGS[field.flag].value
@@ -216,13 +210,13 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
-    """Returns the audit's setting that the flags describe.
+    """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags; None for all. Values in `fixed` replace the flags' values.
+    `names` are the fields that have flags (None: all). Values in `fixed` override the flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # Without the flag, the model's own default replaces the flag's.
+        # Without the flag, the default depends on the model.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
     # With a sampler by epochs, `make_setting` rounds the default number of steps to whole epochs.
@@ -233,7 +227,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
 
 
 def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
-    """Returns the fields with flags of a kind of setting: all, or those named."""
+    """Returns the fields of a settings class that have flags: all, or those in `names`."""
     by_name = make.fields(kind)
     return [by_name[name] for name in names or by_name if by_name[name].has_flag]
 
@@ -264,7 +258,7 @@ def require_levels() -> None:
 
 
 def define_seed(help: str) -> None:
-    """Defines the flag --seed; `help` is its line in --help."""
+    """Defines the flag --seed with a help text."""
     flags.DEFINE_integer("seed", 0, help, lower_bound=0, upper_bound=MAX_SEED)
 
 
@@ -274,19 +268,19 @@ def define_json() -> None:
 
 
 def define_out(help: str) -> None:
-    """Defines the flag --out, the folder for results; `folder` reads it, `help` is its line in --help."""
+    """Defines the flag --out, the folder for results, with a help text; `folder` reads it."""
     flags.DEFINE_string("out", "results", help)
 
 
 def define_sources() -> None:
     """Defines the flag --data, the user's data."""
     flags.DEFINE_string(
-        "data", None, "A file or a prepared TFDS folder with the data, instead of a download."
+        "data", None, "Local data file or prepared TFDS folder, used instead of downloading."
     )
 
 
 def sources() -> Sources:
-    """Returns the user's data in the flag --data."""
+    """Returns the data that the flag --data names."""
     return Sources(flags.FLAGS.data)
 
 
@@ -297,9 +291,9 @@ def folder() -> Path:
 
 
 def require_output(flag: str, kind: str) -> None:
-    """Raises InputError if an output's flag is empty or begins with a dash, which often means stdout.
+    """Raises InputError if an output flag is empty or begins with a dash, which often means stdout.
 
-    `kind` is the output in words, such as "an HTML file".
+    `kind` describes the output, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
     is_valid = name is None or (name and not name.startswith("-"))
@@ -307,16 +301,16 @@ def require_output(flag: str, kind: str) -> None:
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes files into a folder, by their names, and prints their paths."""
+    """Writes files, given by name, into a folder and prints their paths."""
     for name, content in contents.items():
         print(files.write_whole(folder / name, content))
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`; all if it is not given.
+    """Returns the names that a list flag selects, in the order of `choices`; all without the flag.
 
-    An item of the list selects the name that equals it, or otherwise all names that contain it. Raises
-    InputError if it selects no name.
+    An item selects the name that it equals, or else all names that contain it. Raises InputError for an item
+    that matches no name.
     """
     names = list(choices)
     items: list[str] | None = flags.FLAGS[flag].value
@@ -334,10 +328,9 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 
 
 def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
-    """Returns the numbers in a list flag; [] if it is not given.
+    """Returns the numbers in a list flag; [] without the flag.
 
-    Raises InputError for an empty list, for an item that is not a number, and for a number that is not from
-    `least` to `most`.
+    Raises InputError for an empty list and for an item that is not a number from `least` to `most`.
     """
     items = flags.FLAGS[flag].value
     if items is None:

@@ -1,4 +1,4 @@
-"""Runs the command in a program's first argument: ./run.sh audit, hidden-state-audit bound."""
+"""Runs the command named in the first argument: ./run.sh audit, hidden-state-audit bound."""
 
 import ast
 import atexit

@@ -5,8 +5,8 @@
     ./run.sh list --report=page.html                      a page on the newest audit
     ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash, or --setting=all
 
-A row has the setting's hash, the number of stored runs, the proven epsilon and the upper bound of the last
-audit, and the changed fields. A page is one HTML file that opens offline.
+A row has the hash of the setting, the number of stored runs, the proven epsilon and the upper bound of the
+last audit, and the non-default fields. A page is one HTML file that opens offline.
 """
 
 import sys
@@ -32,8 +32,8 @@ cli.define_out("Folder of the audits.")
 flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
 cli.define_optional(
     str,
-    report="Write a page with figures into this HTML file instead.",
-    setting="With --report: hashes, or their beginnings, or all.",
+    report="Write a page with figures to this HTML file instead.",
+    setting="With --report: hashes of settings, or prefixes of them, or all.",
 )
 
 Content = TypeVar("Content")

@@ -1,4 +1,4 @@
-"""Runs a user's file for its definitions."""
+"""Runs a user's file and returns its definitions."""
 
 import importlib.util
 import runpy

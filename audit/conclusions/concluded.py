@@ -1,7 +1,7 @@
-"""Conclusions from an audit's scores.
+"""Draws conclusions from the scores of an audit.
 
-`conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes the scores of a setting.
-The setting determines the claim, and whether we expect a Gaussian trade-off curve.
+`conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes stored scores and their
+setting, which determines the claim, and whether we expect a Gaussian trade-off curve.
 """
 
 import math
@@ -49,10 +49,10 @@ _FROM_REHEARSAL = (
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the bounds and estimates of the privacy loss by all methods for the kind of evidence.
+    """Returns the bounds and estimates of all methods for this kind of evidence.
 
-    If some rows look like pasted copies (`count_once`), there are two conclusions: one from all rows, and one
-    that counts each repeated row once. The result proves only what both prove.
+    If some rows look like pasted copies (`count_once`), we also conclude from each repeated row counted once.
+    The result has the weaker of both conclusions.
 
     Raises InputError for unusable scores.
     """
@@ -81,9 +81,9 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 
 
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
-    """Returns the estimates and bounds for the kind of evidence, and the two methods of the verdict.
+    """Returns the estimates and bounds for this kind of evidence, and the two methods of the verdict.
 
-    The two methods are None for a single run, since its verdict uses all bounds.
+    The two methods are None for a single run, because its verdict uses all bounds.
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -168,7 +168,7 @@ def conclude_setting(
     own_model: bool = False,
     steps: Steps | None = None,
 ) -> Conclusion:
-    """Returns the conclusion from the scores of a setting's first runs.
+    """Returns the conclusion from the scores of the first runs of a setting.
 
     Args:
       scores: the scores of the runs.
@@ -212,11 +212,11 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
+    """Returns the claim about the mechanism of a setting, for an adversary who sees all models."""
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` needs noise. Without noise `DpSgd` has the same infinite epsilon for any sampler.
+    # `RandomAllocation` needs noise. Without noise, `DpSgd` has infinite epsilon whatever the sampler.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -232,11 +232,11 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
-    """Returns the epsilon of a setting's last model if losses were linear.
+    """Returns the epsilon of the last model of a setting if losses were linear.
 
-    With linear losses the last model shows only the sum of all steps. The result is None if the last model is
-    not this sum, as with momentum or weight decay, if every run draws its own canaries, and for canaries at
-    fixed steps with independent noise.
+    With linear losses, the last model shows only the sum of all steps. Returns None if the last model is not
+    this sum, as with momentum or weight decay, if every run draws new canaries, and for canaries at fixed
+    steps with independent noise.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
@@ -303,8 +303,8 @@ def predicted_mu(setting: Setting) -> float | None:
     and noise there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives mu.
 
     There is no prediction for models that are not over-parameterised, other adversaries or optimizers,
-    training without noise, sampled insertions, or an unknown initialisation. The last differs between runs,
-    which adds to the variance of scores (Errata H14 of the README).
+    training without noise, sampled insertions, or an unknown initialisation, which adds to the variance of
+    scores (Errata H14 of the README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

@@ -1,4 +1,4 @@
-"""The conclusion from an audit's scores: every lower bound next to the accountant's upper bound."""
+"""The conclusion from the scores of an audit: lower bounds next to the upper bound of the accountant."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
@@ -30,14 +30,14 @@ def method_of(finding: Finding) -> Method:
 
 
 class UpperBound(NamedTuple):
-    """An upper bound on the leak of a mechanism.
+    """An upper bound on how much a mechanism leaks.
 
     Attributes:
-      epsilon: the bound on epsilon at the conclusion's delta.
+      epsilon: the bound on epsilon at the delta of the conclusion.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
-      assumes: its assumption.
-      name: its name in sentences and figures; "claim" if the user stated it.
-      label: its name in tables.
+      assumes: the assumption.
+      name: the name in sentences and figures; "claim" if the user stated the bound.
+      label: the name in tables.
       last_model_only: True for the hidden-state bound, for an adversary who sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
     """
@@ -106,14 +106,14 @@ class Verdict(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """The conclusion from an audit's scores, at a given delta and confidence.
+    """The conclusion from the scores of an audit, at a given delta and confidence.
 
     Attributes:
       evidence: the scores by run and canary.
       worlds: the scores of inserted canaries (n_in,), and of left-out canaries (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
+      pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
       estimates: values of epsilon that are not bounds.
       bounds: the lower bounds. `holds` is False if the scores refute their assumption.
       curve: the test for a Gaussian curve, which needs one canary per run; else None.
@@ -128,11 +128,11 @@ class Conclusion(NamedTuple):
       expected: the epsilon of the last model under linear losses, for sampled canaries; not a bound.
       reason: why the mechanism should have a Gaussian curve, or empty.
 
-    `finish` computes the following.
+    `finish` computes these fields.
 
     Attributes:
       is_one_run: True for a single run.
-      has_one_canary: True for several runs with one canary each. Their scores are independent.
+      has_one_canary: True for several runs with one canary each, whose scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
       scores_may_depend: True for several runs if a run's scores may depend on each other and have no known
@@ -224,7 +224,7 @@ class Conclusion(NamedTuple):
         return self.assumption_free.path
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
-        """Returns the largest upper bound that an epsilon exceeds; None if it exceeds none."""
+        """Returns the largest upper bound that an epsilon exceeds, or None."""
         for bound in reversed(self.upper_bounds):  # the largest first
             if epsilon > bound.epsilon:
                 return bound
@@ -250,9 +250,9 @@ class Conclusion(NamedTuple):
         return (*self.estimates, *self.bounds)
 
     def bound(self, method: str) -> Bound:
-        """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
+        """Returns the bound of a method; raises KeyError for an estimate or an unknown name."""
         return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Any:
-        """Returns a method's bound or estimate; raises KeyError for an unknown name."""
+        """Returns the bound or estimate of a method; raises KeyError for an unknown name."""
         return {row.method: row for row in self.rows()}[method]

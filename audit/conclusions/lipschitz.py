@@ -1,4 +1,4 @@
-"""The Lipschitz constants of an audit's steps, and the upper bound on the leak of its last model.
+"""The Lipschitz constants of training steps, and the upper bound on how much the last model leaks.
 
 audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses (Bok, Su and
 Altschuler 2024, arXiv 2403.00278).
@@ -43,7 +43,7 @@ OTHER_CANARIES = "the gradients of the other canaries depend on the model"
 
 
 class Steps(NamedTuple):
-    """The Lipschitz constants of an audit's T steps, with a reason.
+    """The Lipschitz constants of the T training steps of an audit, with a reason.
 
     Attributes:
       constants: (T,), or a single number.
@@ -63,7 +63,7 @@ class Steps(NamedTuple):
 def hidden_state(
     setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
 ) -> HiddenState | str:
-    """Returns the upper bound on the leak of the last model, or a string that says why there is none.
+    """Returns the upper bound on how much the last model leaks, or the reason why there is none.
 
     Args:
       setting: the setting of the audit.

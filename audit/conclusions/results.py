@@ -1,4 +1,4 @@
-"""A conclusion as JSON, for programs and for the file audit.json in a setting's folder."""
+"""A conclusion as JSON, for programs and for the file audit.json in the folder of a setting."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _NULLABLE = {"upper_bound", "most_provable"}  # other fields are left out if the
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
-    """Writes a conclusion and further fields, `more`, to a store's audit.json."""
+    """Writes a conclusion and the additional fields `more` to audit.json in a store."""
     store.write_text(RESULT, result_json(conclusion, indent=2, **more) + "\n")
 
 
@@ -38,9 +38,9 @@ def answer_json(conclusion: Conclusion) -> str:
 
 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion as fields for JSON.
+    """Returns a conclusion as a JSON-serializable dict.
 
-    For several runs there are the following fields; * marks optional fields.
+    For several runs, it has these fields (* marks optional ones):
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
@@ -87,7 +87,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion from a single run as fields for JSON."""
+    """Returns a conclusion from a single run as a JSON-serializable dict."""
     fields = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
@@ -124,11 +124,11 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """Returns the fields of a bound or an estimate for JSON.
+    """Returns a bound or an estimate as a JSON-serializable dict.
 
-    These are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
-    is no bound. Only bounds with an exact null distribution have `false_positive_rate` and `path`. Only
-    estimates that were simulated without a leak have `noise_floor` and `standard_error`.
+    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Only bounds with an exact
+    null distribution have `false_positive_rate` and `path`. Only estimates that were simulated without a leak
+    have `noise_floor` and `standard_error`.
     """
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):

@@ -1,4 +1,4 @@
-"""Verdicts on audits, which claim no more than is proven."""
+"""Verdicts on audits."""
 
 import math
 from operator import attrgetter
@@ -85,7 +85,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` says why."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` is the reason."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
         "and the bounds are valid only for independent runs, so these scores do not show whether this "

@@ -56,7 +56,7 @@ def floats(name: str, values: ArrayLike) -> Array:
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
 
-    Raises InputError unless the result has the shape `shape`, and all values are 0 or 1.
+    Raises InputError unless the result has the given shape and all values are 0 or 1.
     """
     array = floats("the bits of presence", presence)
     if array.ndim == 1:

@@ -1,4 +1,4 @@
-"""The evidence of a single run: its canaries' coins, their cosines, or both."""
+"""The evidence of a single run: the coins of its canaries, their cosines, or both."""
 
 from typing import NamedTuple
 

@@ -182,7 +182,7 @@ class Directions(NamedTuple):
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the directions' coordinates, and 0 elsewhere."""
+        """Returns the vector (p,) with `values` (m,) at the coordinates of directions, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)

@@ -133,7 +133,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         """Takes the rounds of a schedule."""
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
-            """Takes one round, given its cohort (W,) and its canaries' mask, () or (K,)."""
+            """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)

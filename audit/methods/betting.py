@@ -9,8 +9,8 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
 betting" (JRSS B, 2023).
 
-A *pilot* is a part of the runs that chooses the bets and is not counted. Its best stake gets most of the
-capital, and other stakes get the rest in case the pilot was misleading.
+A *pilot*, a part of the runs that is not counted, chooses the bets. Its best stake gets most of the capital,
+and other stakes get the rest in case the pilot is misleading.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -20,8 +20,8 @@ smallest t that is not rejected. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We cut the curve into cells of a. The capital grows with both rates, so its smallest value in a cell is at
-least its value at the corner (a_j, f_t(a_(j + 1))). We use this value, so the grid never increases a bound.
+We cut the curve into cells of a. The capital grows with both rates, so its value at the corner
+(a_j, f_t(a_(j + 1))) is a lower bound in the cell. Using it, the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -173,7 +173,7 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns by how much the least log capital of each pair of stakes (S, S) exceeds the target.
+        """Returns the margin of the least log capital of each pair of stakes (S, S) over the target.
 
         It is the least over the cells of the parameter's curve that remain if we drop the cells where a bet
         on a single set of runs reaches the target. The first axis has stakes on false positives.

@@ -1,4 +1,4 @@
-"""Tests of a claimed trade-off curve, if the null distribution of the scores is known exactly.
+"""Tests a claimed trade-off curve if the null distribution of scores is known exactly.
 
 A claim allows a test with false-positive rate a at most the power m(a), which is concave and increasing
 (Dong, Roth and Su, "Gaussian differential privacy", 2022). We know the rate a(t) at which left-out canaries
@@ -181,13 +181,13 @@ def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
 
 
 class ScoreSummary(NamedTuple):
-    """The summary of inserted canaries' scores for simulations with other noise.
+    """A summary of the scores of inserted canaries, to simulate other noise.
 
     Attributes:
       mean: The mean score, in standard deviations of a left-out score.
-      between: The standard deviation of runs' means beyond what the deviation within runs explains; 0 for a
+      between: The standard deviation of run means that the deviation within runs does not explain; 0 for a
         single run, or with a single canary per run.
-      within: The standard deviation of scores among the canaries of a run; 1 with a single canary per run.
+      within: The standard deviation of scores within a run; 1 with a single canary per run.
       runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
@@ -204,9 +204,9 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
-    If the real noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. The result is
-    None if not even a tenth of the claimed noise would be refuted. Simulated audits only replace the
-    fractions of the observed `counted`.
+    If the real noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None
+    if even a tenth of the claimed noise would not be refuted. Simulations only replace the fractions of
+    `counted`.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
@@ -243,7 +243,7 @@ def find_least_departure(
 def draw_fractions(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the fraction (..., T) of a run's canaries above each threshold, if their scores are normal.
+    """Draws the fraction (..., T) of canaries in a run above each threshold, if scores are normal.
 
     Args:
       means: (..., 1) the mean score of each run.

@@ -158,7 +158,7 @@ class Attack(NamedTuple):
     """How well an attack guesses.
 
     Attributes:
-      accuracy: The fraction of right guesses if both worlds are equally likely.
+      accuracy: The fraction of correct guesses if both worlds are equally likely.
       found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
         scores out.
       found_at_01_percent: The same at 0.1%; None with fewer than 1,000 scores out.
@@ -214,9 +214,9 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
 
 
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns a fraction of right guesses with its two-sided Clopper-Pearson limits.
+    """Returns a fraction of correct guesses with two-sided Clopper-Pearson limits.
 
-    We round the number of right guesses, because a tie counts as half right.
+    We round the number of correct guesses, because a tie counts as half.
     """
     right = round(value * guesses)
     lower, upper = intervals.clopper_pearson(right, guesses, confidence)

@@ -1,4 +1,4 @@
-"""Bounds and estimates from runs with a single canary each.
+"""Bounds and estimates from runs with one canary.
 
 The scores are those of independent runs with the canary (in) and without it (out):
 
@@ -114,7 +114,7 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method for a single canary per run.
+    """A method for one canary per run.
 
     Attributes:
       compute: Maps (scores in, scores out, delta, confidence) to the method's bound or estimate.
@@ -191,8 +191,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    A perfect test with the lowest score in, or the highest score out, as its threshold proves it. Even
-    perfectly separated scores may prove less, because the pilot may choose another rank or the other world.
+    It is proven by a perfect test with the lowest score in, or the highest score out, as its threshold. Even
+    perfectly separated scores may prove less if the pilot chooses another rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)

@@ -83,9 +83,8 @@ def lower_bound(
 ) -> tuple[float, int]:
     """Returns the largest t such that enough audits reject the hypothesis that the mechanism is f_t-DP.
 
-    The audits may depend on each other in any way. Each is a test at the level error * rejecting /
-    len(audits). By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at
-    once is at most `error`.
+    The audits may be dependent. Each is a test at level error * rejecting / len(audits). By Markov's
+    inequality, the probability that `rejecting` of them reject a true hypothesis is at most `error`.
 
     Args:
       family: The trade-off functions f_t.

@@ -221,7 +221,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns the summary of the inserted canaries' scores that simulations need.
+    """Summarises the scores of inserted canaries for simulations.
 
     A score is a cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2), or -10, which is below all
     thresholds, if a run failed.
@@ -333,7 +333,7 @@ class ChosenThreshold(NamedTuple):
 
 
 class FirstBet(NamedTuple):
-    """The special bet on the first run, and the split of the initial capital between thresholds and ramps.
+    """The bet on the first run, and the split of the initial capital between thresholds and ramps.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
@@ -392,7 +392,7 @@ class Capital:
         self.log_start = np.log(np.append(on_thresholds, by_ramp))  # of each component
 
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
-        """Returns the log of the factors (n, T * C + V) by which n runs multiply the components' capital.
+        """Returns the log factors (n, T * C + V) by which n runs multiply the capital of components.
 
         `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
         docstring has the factors of thresholds and of ramps. Ramps use min(m(t), 1) for m(t).

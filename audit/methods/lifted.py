@@ -147,7 +147,7 @@ def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, counted: Counted, delta: float, error: float
 ) -> Proven:
-    """Returns (epsilon of the trade-off curve through both rates' upper limits, None instead of a mu).
+    """Returns (epsilon of the trade-off curve through the upper limits of both rates, None instead of mu).
 
     Epsilon is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up
     to `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
@@ -304,7 +304,7 @@ METHODS |= {
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method that replaces a single-canary method if runs have several canaries, or None."""
+    """Returns the method for several canaries per run that replaces a single-canary method, or None."""
     return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 

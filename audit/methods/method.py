@@ -1,8 +1,8 @@
-"""The record of a method: the words and looks of a bound or an estimate in tables, figures, pages and JSON.
+"""The record of a method: the texts and the look of a bound or an estimate in reports.
 
-A method is a function and its record in the same file. `estimate.METHODS` contains the methods for a single
-canary per run, and `lifted.METHODS` those for several. Methods for a single run are in
-`one_run_bounds.OF_COINS`, and in FITTED and LIMITS of `one_shot`. This module does not load SciPy.
+A method is a function and its record in the same file. `estimate.METHODS` has the methods for one canary per
+run, and `lifted.METHODS` those for several. Methods for a single run are in `one_run_bounds.OF_COINS`, and in
+FITTED and LIMITS of `one_shot`. This module does not load SciPy.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """The assumption of a bound, or why an estimate is not a bound, in words for each place that shows it.
+    """Texts on the assumption of a bound, or on why an estimate is not a bound.
 
     Attributes:
-      text: The words in JSON, and next to a bound printed without a table.
+      text: The text in JSON, and next to a bound printed without a table.
       word: The word in the last column of a table.
-      sentence: The words on a page.
-      note: The line below a table that explains the word; empty if not needed.
+      sentence: The text on a page.
+      note: The line below a table that explains the word; may be empty.
       gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
-      proviso: The words in a verdict, after "with 95% confidence, and"; empty if there is no assumption.
+      proviso: The text in a verdict, after "with 95% confidence, and"; empty without an assumption.
     """
 
     text: str
@@ -48,12 +48,12 @@ class Mark(NamedTuple):
     """The look of a method's epsilons in a sweep's figure.
 
     Attributes:
-      color: A colour's name in the figures' palette.
+      color: The name of a colour in the palette.
       marker: A matplotlib marker.
-      size: The marker's size in points.
+      size: The size of the marker in points.
       place: The rank, from left to right, among the marks at the same point of the axis.
       filled: Whether the marker is filled.
-      outline: A matplotlib colour for the marker's edge; empty for its own colour.
+      outline: A matplotlib colour for the edge of the marker; empty for `color`.
     """
 
     color: str
@@ -69,12 +69,12 @@ class Method:
     """The texts and the look of a method in reports; subclasses add the functions that compute it.
 
     Attributes:
-      name: The method's name in tables and JSON.
-      assumes: The assumption of its values.
-      label: Its name in figures and on pages.
-      legend: Its name together with its assumption.
-      counterpart: The single-canary method that it replaces if a run has several canaries; empty if none.
-      mark: Its look in the figures of sweeps; None if they leave it out.
+      name: The name in tables and JSON.
+      assumes: The assumption.
+      label: The name in figures and on pages.
+      legend: The name together with the assumption.
+      counterpart: The single-canary method that it replaces if runs have several canaries; may be empty.
+      mark: The look in the figures of sweeps; None if it is not shown.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Method:
 
 
 class Pair(NamedTuple):
-    """The names of the two bounds of a verdict: the one for a Gaussian curve, and the one for any curve."""
+    """The names of the two bounds in a verdict, for a Gaussian curve and for any curve."""
 
     gaussian: str
     free: str

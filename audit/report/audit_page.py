@@ -1,4 +1,4 @@
-"""Pages on audits: the verdict, training, threat model, bounds, figures and provenance of each audit."""
+"""HTML pages on audits: verdict, training, threat model, bounds, figures and provenance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _MAX_DRAWN = 12  # more audits on a page have no figures, which take a quarter o
 def make_audits_page(audits: Sequence[Subject]) -> bytes:
     """Returns an HTML page on audits, in UTF-8.
 
-    Several audits have an index, unless each is of a single training run.
+    A page on several audits has an index, unless each is of a single training run.
     """
     title = f"{len(audits)} audits"
     if len(audits) == 1:
@@ -26,7 +26,7 @@ def make_audits_page(audits: Sequence[Subject]) -> bytes:
 
 
 def summary(subject: Subject) -> Markup:
-    """Returns an audit's verdict and table of bounds as HTML, for a notebook."""
+    """Returns the verdict and the table of bounds of an audit as HTML, for notebooks."""
     return Markup(page.macros.summary(_make_section(subject, has_figures=False)))
 
 

@@ -62,7 +62,7 @@ def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
-    """Returns an SVG file for each panel of an audit, by the panel's name (`choose_panels`)."""
+    """Returns an SVG file for each panel of an audit, keyed by panel name (`choose_panels`)."""
     panels = {}
     with plt.rc_context(STYLE):
         for name, draw in choose_panels(conclusion).items():
@@ -73,7 +73,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the functions (axes, conclusion) that draw an audit's panels, by panel name, in order."""
+    """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order."""
     panels: dict[str, _Draw] = {
         "scores": _draw_scores,
         "trade_off": draw_on_deviates,
@@ -135,7 +135,7 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in and out, and the thresholds of the verdict's bounds."""
+    """Draws histograms of the scores in and out, and the thresholds of the bounds in the verdict."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
@@ -265,10 +265,10 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claim's curve.
+    """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
-    The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    these are known. A claim of (epsilon, delta) has its own curve.
+    The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
+    known. A claim of (epsilon, delta) has its own curve.
 
     Args:
       grid: (n,) ascending false-positive rates, at which curves are drawn.

@@ -1,4 +1,4 @@
-"""An audit's bounds as rows, their table for a terminal of 80 columns, and remarks on the scores."""
+"""The bounds of an audit as rows and as a text table of 80 columns, and remarks on the scores."""
 
 import dataclasses
 import math
@@ -34,8 +34,8 @@ class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
-      name, label: Its name in text, and its name on a page and in figures.
-      epsilon, mu: Its epsilon, and its mu or None.
+      name, label: The name in text, and the name on pages and in figures.
+      epsilon, mu: The epsilon, and the mu or None.
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values from scores down and others up.
@@ -68,7 +68,7 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values.
 
-    A single run has no other values, because its estimates have a separate table.
+    A single run has no other values, because its estimates are in a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -139,7 +139,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds always have three empty counts, also next to a single run's one column.
+        # Upper bounds always have three empty counts, even next to the one column of a single run.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -350,7 +350,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns sentences on the scores that a reader of the table needs."""
+    """Returns remarks on the scores for readers of the table."""
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = []

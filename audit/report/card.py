@@ -1,6 +1,6 @@
-"""Audit cards: records of audits, as JSON, that others can recompute from the scores.
+"""Audit cards: JSON records of audits that others can recompute from the scores.
 
-Fields have the names of OpenDP's public registry of deployments of differential privacy, if it has them.
+Where possible, fields are named as in the OpenDP registry of deployments of differential privacy.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
 claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores.
 """
@@ -34,9 +34,9 @@ class StoredCard(NamedTuple):
 
     Attributes:
       card: The content of the file.
-      claim: Its claim; None without a claim.
-      level: Its delta and confidence.
-      runs: Its number of runs.
+      claim: The claim, or None.
+      level: The delta and the confidence.
+      runs: The number of runs.
     """
 
     card: dict[str, Any]
@@ -72,7 +72,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
 
 
 def cite(subject: Subject) -> str:
-    """Returns a line for citing an audit, with the first 16 digits of its card's commitment."""
+    """Returns a line to cite an audit, with the first 16 digits of the commitment in its card."""
     commitment = make_card(subject)["commitment"]
     date = subject.provenance["Date"]
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
@@ -107,10 +107,10 @@ def read_card(path: Path) -> StoredCard:
 
 
 def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
-    """Yields each difference between a card and the recomputed one, in words.
+    """Yields the differences between a card and the recomputed one, in words.
 
-    Numbers agree up to a relative difference of 1e-9, because the last digits depend on the machine.
-    Provenances may differ. The commitment must be the hash of the card's own fields.
+    Numbers may have a relative difference of 1e-9, because the last digits depend on the machine, and
+    provenances may differ. The commitment must be the hash of the fields in the card.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
     stated = dict(_flatten("", card))
@@ -142,9 +142,9 @@ def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the card's fields on the claim: the variant of DP, its parameters, and the claim's class.
+    """Returns the fields on the claim: the variant of DP, its parameters, and the class with its arguments.
 
-    The class has the arguments to make the claim again. Without a claim it is None.
+    Without a claim, the class is None.
     """
     claim = conclusion.claim
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE

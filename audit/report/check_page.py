@@ -52,9 +52,8 @@ _FIGURES = {
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
-    `report` is the dict from `CheckReport.to_dict`. Among its figures, "movements" maps each example's name
-    to how far the example moves the step, and "noise" maps each layer's name to the ratio of the noise's
-    deviation to the stated one.
+    `report` is the dict from `CheckReport.to_dict`. In its figures, "movements" maps example names to how far
+    they move the step, and "noise" maps layer names to the deviation of the noise over the stated one.
     """
     subject = report["subject"]
     if subject == "step":

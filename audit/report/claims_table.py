@@ -1,4 +1,4 @@
-"""Tables of the epsilon that may be claimed for a sampler, and for correlated noise."""
+"""Tables of the epsilon that you may claim for a sampler or for correlated noise."""
 
 import textwrap
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns the table of the epsilons that may be claimed for a sampler, with notes, in 80 columns."""
+    """Returns the table of the epsilons that you may claim for a sampler, with notes, in 80 columns."""
     records = []
     for row in claims.rows:
         record = {
@@ -51,7 +51,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
-    """Returns a record for JSON of each matrix mechanism: its noise, and the leak of its models at delta."""
+    """Returns a JSON record of each matrix mechanism: its noise, and the epsilon of its models at delta."""
     records = []
     for claim in claims:
         linear = {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}

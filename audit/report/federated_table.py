@@ -1,4 +1,4 @@
-"""The tables of audits of federated runs, and their JSON."""
+"""Tables and JSON for audits of federated runs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ class FederatedAudit(NamedTuple):
     """An audit of federated runs.
 
     Attributes:
-      runs: The conclusion from each run's canaries, with the upper bound for a canary.
-      canary: The composition of a canary's rounds.
-      client: The composition of a client's rounds.
+      runs: The conclusion from each run, with the upper bound for a canary.
+      canary: The composition of the rounds of a canary.
+      client: The composition of the rounds of a client.
       accuracies: The accuracies of the final models; empty if they were not measured.
       together: The conclusion from all runs together; None for a single run or without fresh directions.
     """
@@ -35,9 +35,9 @@ class FederatedAudit(NamedTuple):
 
 
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and standard deviation over runs of each method's epsilon.
+    """Returns a text table with the mean and standard deviation over runs of the epsilon of each method.
 
-    The mean of bounds is rounded down. Estimates come with their values without a leak, for the first run.
+    The mean of bounds is rounded down. Estimates are shown with their values without a leak in the first run.
     """
     records = []
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
@@ -61,7 +61,7 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
     """Returns {name: (epsilon, its rounds in words)}: upper bounds for a canary and for a client.
 
-    The last epsilon is the analytical one of the one-shot paper (Andrew et al., ICLR 2024). It counts a
+    The last entry is the analytical epsilon of the one-shot paper (Andrew et al., ICLR 2024), which counts a
     single round and is not an upper bound.
     """
     delta = audit.runs[0].delta
@@ -74,9 +74,9 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: a table of its estimates and bounds, and a table of the mechanism's epsilons.
+    """Returns an audit as text: tables of its estimates and bounds, and of the epsilons of the mechanism.
 
-    For several runs, the first table has means. A bound from all runs together comes between the tables.
+    For several runs, the first table has means, and is followed by any bound from all runs together.
     """
     first = audit.runs[0]
     lines = [bounds_table(first), ""]

@@ -1,4 +1,4 @@
-"""The figure of a grid of audits, as wide as a paper's column or page."""
+"""The figure of a grid of audits, for a paper."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     Args:
       frame: The table of an `audit.Grid`.
       varied: The names of the varied settings. A point is the mean over seeds, unless only the seed varies.
-      width: The figure's width, in inches.
+      width: The width of the figure in inches.
     """
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
     # Texts are categories with even spacing on the x axis, in the order of their first occurrence.

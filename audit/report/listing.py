@@ -1,4 +1,4 @@
-"""Lists the audits in a store with their last conclusions, for a terminal and for programs."""
+"""Lists the audits in a store with their last conclusions, as text or records."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,8 +18,8 @@ from audit.written import Level, finite, show_level
 def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
-    `differs` has the values that differ from the defaults, by flag. `time` is when the newest scores were
-    written, in seconds since 1970. Without a conclusion, its fields are None.
+    `differs` has the values that differ from the defaults, by flag. `time` is the modification time of the
+    newest scores, in seconds since 1970. Without a conclusion, its fields are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -40,10 +40,10 @@ def listed(folder: Path) -> dict[str, Any]:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns a setting's values that differ from the defaults of its model and adversary, by flag or name.
+    """Returns the values that differ from the defaults of the model and adversary, by flag or name.
 
     `insertions` replaces `steps` if these are a whole number of periods, as on the command line. For a custom
-    model, the fields whose defaults come from the model are always included.
+    model, fields with a default that depends on the model are always included.
     """
     known = fields()
     adversary = setting.adversary.name

@@ -1,4 +1,4 @@
-"""The colours, fonts and file formats of all figures. Loads matplotlib without a screen."""
+"""The colours, fonts and file formats of figures. Loads matplotlib without a display."""
 
 import io
 import logging
@@ -100,10 +100,10 @@ FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
-    """Returns the function from a figure to its file in the format of a path's suffix.
+    """Returns a function that encodes a figure in the format of a file suffix.
 
-    `field` is the name of the argument that has the path, for the message. Raises InputError if the suffix is
-    not .png, .pdf or .svg.
+    `field` is the name of the argument with the path, for the message. Raises InputError if the suffix is not
+    .png, .pdf or .svg.
     """
     suffix = path.suffix.lower()
     require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")

@@ -93,7 +93,7 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of scores from elsewhere, with its facts for a report and the title `name`."""
+    """Returns an audit of given scores, with its facts for a report and the title `name`."""
     # The threat model is unknown, so the report has the conditions for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -140,10 +140,10 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit with its facts for a report, concluded again from the scores in a setting's folder.
+    """Returns an audit with its facts for a report, concluded again from the stored scores of a setting.
 
-    By default, delta, confidence and the number of runs are those of the folder's last audit. Without one,
-    they are 1e-5, 0.95 and all stored runs.
+    Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
+    1e-5, 0.95 and all stored runs.
 
     Raises:
       InputError: The folder does not have an audit, or has fewer runs.

@@ -1,4 +1,4 @@
-"""Tables defined by their columns, shown as text for a terminal, CSV and JSON."""
+"""Tables defined by their columns, as text, CSV and JSON."""
 
 import csv
 import io
@@ -71,8 +71,8 @@ class Table(Generic[Row]):
       columns: The columns from left to right.
       rows: Any objects; the columns read their values from them.
       section: A function from a row to the heading of its section, or None for a table without sections.
-        Consecutive rows with the same heading form a section. A rule and the heading, unless it is empty,
-        precede it.
+        Consecutive rows with the same heading form a section. A rule is drawn above it, followed by the
+        heading unless it is empty.
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.
@@ -88,7 +88,7 @@ class Table(Generic[Row]):
     rule: int = 0
 
     def text(self) -> str:
-        """Returns the table as text for a terminal, with the lines before and after it."""
+        """Returns the table as text, with the lines before and after it."""
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # lines of the header
@@ -114,7 +114,7 @@ class Table(Generic[Row]):
         return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:
-        """Returns the table as CSV in UTF-8: a line with the columns' keys, then a line for each row."""
+        """Returns the table as CSV in UTF-8: a line with the keys of columns, then a line for each row."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = [column for column in self.columns if column.key is not None]
@@ -127,7 +127,7 @@ class Table(Generic[Row]):
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
-        """Returns a dict from the columns' keys to values for each row, for json.dumps."""
+        """Returns a dict from column keys to values for each row, for json.dumps."""
         columns = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 

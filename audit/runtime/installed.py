@@ -1,4 +1,4 @@
-"""Checks for the libraries for training, which pip only installs with the extra `train`."""
+"""Checks that the training libraries are installed; pip installs them only with the `train` extra."""
 
 import importlib.util
 import shlex

@@ -31,7 +31,7 @@ class OwnAdversary(AdversaryFields):
 
     Attributes:
       label: the name of the function that made it.
-      computes: the SHA-256 of its compiled functions, which identifies it in the store.
+      computes: the SHA-256 of its compiled functions, its identity in the store.
     """
 
     name: ClassVar[str] = "own"

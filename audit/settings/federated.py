@@ -13,8 +13,8 @@ MIN_CANARIES = 100
 MAX_ROUNDS = 1_000_000
 MAX_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# The recommendations of Andrew et al. (2021) for adaptive clipping: the standard deviation of the noise on
-# the count of updates within C, as a fraction of the cohort, and the rate at which C adapts.
+# Recommended by Andrew et al. (2021) for adaptive clipping: the standard deviation of the noise on the count
+# of updates within C, as a fraction of the cohort, and the rate at which C adapts.
 _COUNT_NOISE = 0.05
 _QUANTILE_RATE = 0.2
 
@@ -23,36 +23,40 @@ _QUANTILE_RATE = 0.2
 class FederatedTraining:
     """The clients and the hyperparameters of DP-FedAvg, without canaries and attack."""
 
-    model: str = described("A model and its clients; see below.", default="two_layer", always=True)
+    model: str = described(
+        "Model, which also selects the clients.", default="two_layer", always=True
+    )
     clients: int = described(
-        "Clients to deal images to, 0: one for each; or to read at most, 0: all.",
+        "Number of clients that share the images (0: one per image), or the most to read (0: all).",
         default=600,
         least=0,
         most=10**7,
     )
     alpha: float = described(
-        "Dirichlet's alpha of the deal of images: small is uneven.", default=1.0, above=0
+        "Dirichlet alpha: smaller values distribute the classes more unevenly.",
+        default=1.0,
+        above=0,
     )
-    cohort: int = described("Clients a round.", default=30, least=1, most=10**6)
-    rounds: int = described("Rounds.", default=100, least=1, most=MAX_ROUNDS)
-    client_epochs: int = described("Epochs that a client trains.", default=1, least=1, most=10_000)
-    batch_size: int = described(
-        "Examples in a client's mini-batch.", default=16, least=1, most=10**6
-    )
+    cohort: int = described("Clients per round.", default=30, least=1, most=10**6)
+    rounds: int = described("Training rounds.", default=100, least=1, most=MAX_ROUNDS)
+    client_epochs: int = described("Local epochs per client.", default=1, least=1, most=10_000)
+    batch_size: int = described("Local mini-batch size.", default=16, least=1, most=10**6)
     client_learning_rate: float = described(
-        "Learning rate of the clients' SGD.", default=0.1, least=1e-6, most=1e6
+        "Learning rate of the clients.", default=0.1, least=1e-6, most=1e6
     )
     learning_rate: float = described(
-        "The server's learning rate.", default=0.5, least=1e-6, most=1e6
+        "Learning rate of the server.", default=0.5, least=1e-6, most=1e6
     )
     clipping_norm: float = described(
-        "Clipping norm C of an update, or its start if it adapts.",
+        "Clipping norm C of updates; the initial value if C adapts.",
         default=1.0,
         least=1e-6,
         most=1e6,
     )
     noise_multiplier: float = described(
-        "Noise multiplier: noise has deviation sigma * C.", default=0.2, **NOISE_LIMITS
+        "Noise multiplier sigma: the noise has standard deviation sigma * C.",
+        default=0.2,
+        **NOISE_LIMITS,
     )
     seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
 
@@ -61,37 +65,40 @@ class FederatedTraining:
 class FederatedSetting(FederatedTraining):
     """The setting of a federated audit; its identity in the store leaves out fields at their defaults."""
 
-    momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
+    momentum: float = described("Momentum of the server.", default=0.9, least=0, below=1)
     quantile: float = described(
-        "Fraction of updates that an adaptive C does not clip; 0: C is fixed.",
+        "Adapt C to leave this fraction of updates unclipped; 0: C is fixed.",
         default=0.0,
         least=0,
         below=1,
     )
     canaries: int = described(
-        "Canary clients, each in or out by its own coin.",
+        "Canary clients, each included or left out by a coin flip.",
         default=2000,
         least=MIN_CANARIES,
         most=MAX_CANARIES,
     )
-    repetitions: int = described("Rounds of each canary.", default=1, least=1, most=MAX_ROUNDS)
+    repetitions: int = described(
+        "Rounds in which each canary takes part.", default=1, least=1, most=MAX_ROUNDS
+    )
     observe: str = described(
-        "Cosines with the final displacement (final; fresh: each run draws canaries anew, and all runs prove "
-        "one bound) or weights, or the largest over rounds: with moves (all) or noisy means.",
+        "Score of a canary: its cosine with the final displacement (final) or final weights (weights), or "
+        "its largest cosine with the displacements (all) or noisy means (means) of the rounds. fresh: as "
+        "final, with new canaries in each run and one bound from all runs.",
         default="final",
         choices=OBSERVED,
     )
 
 
 def federated_identity(setting: FederatedSetting, data: str) -> dict[str, Any]:
-    """Returns a setting's identity in the store, for JSON; `data` is the checksum of its clients' data."""
+    """Returns the identity of a setting in the store, for JSON; `data` is the checksum of the client data."""
     return {"experiment": "federated", **deciding(setting), "data_sha256": data}
 
 
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range.
 
-    Limits that depend on the clients' data are checked when the game is built.
+    Limits that depend on the client data are checked when the game is built.
     """
     require_fields(setting)
     rounds = setting.rounds

@@ -1,6 +1,6 @@
-"""Fields of settings. `described` declares each field once, with its default, help and limits.
+"""Fields of settings. `described` declares a field with its default, help and limits.
 
-Flags, `--help`, validation, keywords and the identity in the store follow from this declaration.
+Flags, `--help`, validation, keywords and identities in the store are derived from this declaration.
 """
 
 import dataclasses
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import InputError, require_type, shown
 
-AUTO = "auto"  # the value of a field that stands for the model's own number
+AUTO = "auto"  # as the value of a field, stands for the model's default number
 MAX_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The allowed values of a field: certain texts, or the numbers between bounds.
+    """The allowed values of a field: a choice of texts, or numbers between bounds.
 
     Attributes:
-      least, most: the smallest and the largest allowed number.
-      above, below: numbers must be larger, or smaller, than this.
+      least, most: inclusive bounds of numbers.
+      above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
-      zero_too: True if 0 is also allowed.
-      numbers_too: True if whole numbers from 1, as text, are also allowed.
+      zero_too: True to also allow 0.
+      numbers_too: True to also allow whole numbers from 1, as text.
     """
 
     least: float = -math.inf
@@ -35,7 +35,7 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def allow(self, value: Any) -> bool:
-        """Returns True if a value, a text or a number, is allowed."""
+        """Returns True if a text or number is allowed."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):  # a field without choices allows any text
@@ -65,15 +65,15 @@ class Field(NamedTuple):
     """A field of a setting.
 
     Attributes:
-      name: its keyword.
-      flag: its flag, without dashes.
-      kind: the type of its values.
-      default: its default; None if it depends on the model, or if the field is unset by default.
-      help: its line in --help.
-      limits: its allowed values.
-      always: True if identities in the store include it even at its default.
-      auto: True if its flag also takes the value `auto`.
-      has_flag: False if it is only a keyword in Python.
+      name: the keyword.
+      flag: the flag, without dashes.
+      kind: the type of the values.
+      default: the default; None if it depends on the model, or if the field is unset by default.
+      help: the text in --help.
+      limits: the allowed values.
+      always: True if identities in the store include the field even at its default.
+      auto: True if the flag also takes the value `auto`.
+      has_flag: False if the field is only a keyword in Python.
     """
 
     name: str
@@ -104,15 +104,15 @@ def described(
     has_flag: bool = True,
     **limits: Any,
 ) -> Any:
-    """Returns a `dataclasses.field` with help, flag and limits, to assign to an annotated name.
+    """Returns a `dataclasses.field` with help, flag and limits.
 
     Args:
-      help_text: the field's line in --help.
-      default: the dataclass's default. Identities in the store leave out a field at this value, so it must
-        never change.
-      usual: for a field without `default`, the value if neither its flag nor its keyword is given. Identities
-        include it, so it may change.
-      flag: the flag's name, if it differs from the field's.
+      help_text: the text in --help.
+      default: the default in the dataclass. It must never change, because identities in the store omit a
+        field at this value.
+      usual: for a field without `default`, the value if neither flag nor keyword is given. It may change,
+        because identities include it.
+      flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.
     """
@@ -132,7 +132,7 @@ def described(
 
 @functools.cache  # sweeps ask for thousands of settings
 def declared(kind: type) -> dict[str, Field]:
-    """Returns the fields that a dataclass declares with `described`, by name, in order."""
+    """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
     fields = {}
     kinds = get_type_hints(kind)  # annotations may be text
     for attribute in dataclasses.fields(kind):
@@ -152,23 +152,23 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting, or a part of one, by field.
+    """Returns the values that identify a setting, or a part of it (a dataclass), keyed by field name.
 
-    `part` is a dataclass. A field at its default is left out, unless it is declared with `always`.
+    Fields at their default are omitted, unless declared with `always`.
     """
     known = declared(part.__class__)
     identity = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # The default of a field without one is MISSING, which no value equals.
+        # `default` is MISSING for a field without a default, which no value equals.
         if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting, or of its parts, with a wrong type or value."""
+    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):
@@ -182,12 +182,12 @@ def require_fields(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns True for the text of a whole number from 1, with up to 9 digits and no leading 0."""
+    """Returns True for a whole number from 1, as text of up to 9 digits without a leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound in a short form, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
+    """Formats a bound, as in "10,000", or "1e-6" instead of Python's "1e-06"."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

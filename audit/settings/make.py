@@ -34,10 +34,10 @@ from audit.tasks.task import Dataset, task, tasks
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Returns all fields that describe a kind of setting, by name.
+    """Returns all fields of a settings class, keyed by name.
 
-    An audit's `Setting` has a model, an adversary, `insertions`, and the fields of all its parts and all
-    adversaries. Any other kind has the fields that it declares.
+    An audit's `Setting` has a model, an adversary, `insertions`, and the fields of its parts and of all
+    adversaries. Any other class has the fields that it declares.
     """
     if kind is not Setting:
         return declared(kind)
@@ -69,7 +69,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
             flag="insertions",
             kind=int,
             default=250,
-            help="Insertions; training takes insertions * k steps.",
+            help="How often to insert the canary; training takes insertions * k steps.",
             limits=FieldLimits(least=1, most=MAX_STEPS),
         ),
     )
@@ -80,10 +80,10 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """Returns a setting of one of the repository's models, from values by field or flag as in `make_setting`.
+    """Returns a setting for one of the repository's models, from values as in `make_setting`.
 
-    The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-    `canaries="auto"` stands for the catalogue's number for the model and the kind of adversary.
+    The learning rate and the batch size default to those of the model, the adversary to GC-S, and the steps
+    to 250. `canaries="auto"` takes the number for the model and the adversary from the catalogue.
 
     Raises:
       InputError: the model is unknown, or a value is wrong as in `make_setting`.
@@ -107,17 +107,17 @@ def usual_insertions(model: str) -> int:
 def make_setting(
     model: str, usual: Mapping[str, Any], given: Mapping[str, Any], examples: int = 0
 ) -> Setting:
-    """Returns the setting of any model, from values by field or flag.
+    """Returns the setting of any model, from values keyed by field or flag name.
 
     Args:
-      model: the model's name.
-      usual: the model's own defaults by field. Other fields have the default that all models share.
+      model: the name of the model.
+      usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
       given: values by name; None stands for the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
-        other adversaries are checked, but not used.
-      examples: the number of examples in the data, or 0 if unknown. It gives the length of an epoch if the
-        sampler has no number.
+        other adversaries are validated but ignored.
+      examples: the number of examples in the data, or 0 if unknown. It determines the length of an epoch if
+        the sampler has no number.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -166,14 +166,14 @@ def make_setting(
 
 
 def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the fields that a dataclass declares, by field."""
+    """Returns the values of the fields that a dataclass declares, keyed by field name."""
     return {name: values[name] for name in declared(kind)}
 
 
 def _name_step(insert: str, periodicity: int) -> str:
-    """Returns a step's text in identities: "last" for step k of a period, "first" for 1, or its number.
+    """Returns the name of a step in identities: "last" for step k of a period, "first" for 1, or its number.
 
-    Settings with the same meaning then have the same identity. If k is 1, the text is "last".
+    This gives settings with the same meaning the same identity. If k is 1, the name is "last".
     """
     number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
     if number == str(periodicity):
@@ -182,9 +182,9 @@ def _name_step(insert: str, periodicity: int) -> str:
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given values by field, checked, without those that are None.
+    """Returns the given values, validated and keyed by field name, without those that are None.
 
-    A name may be a field or a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
+    A name may be a field or a flag, such as k for periodicity. NumPy and JAX scalars become Python numbers.
     """
     by_flag = {}
     for field in fields().values():
@@ -211,7 +211,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting with this identity (`setting.identity`); missing fields have their defaults.
+    """Returns the setting with an identity from `setting.identity`; missing fields get their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
@@ -224,7 +224,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Identities have these samplers as numbers; !r writes all digits.
+    # Identities store these samplers as numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -279,15 +279,15 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 
 
 def audits(root: Path) -> list[Path]:
-    """Returns the folders of audits with scores under a root, the newest first.
+    """Returns the folders of audits with scores under a root, newest first.
 
-    Unreadable folders are among them, for `open_audit` to report. Raises InputError if the root is one.
+    They include unreadable folders, which `open_audit` reports. Raises InputError if the root is unreadable.
     """
     return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
 
 
 def _has_other_results(folder: Path) -> bool:
-    """Returns True if the folder's config can be read and is not the config of an audit."""
+    """Returns True if a folder has a readable config that does not describe an audit."""
     with contextlib.suppress(InputError):
         return parse_config(Store.at(folder).config()) is None
     return False
@@ -300,7 +300,7 @@ def open_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store:
-    """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
+    """Opens or makes the store of a setting, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
@@ -317,10 +317,7 @@ def find_store(
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the beginning of a store's name, such as fcnn-gc_r-k5-seed1.
-
-    Defaults are left out: k = 1, seed 0, and insertion in the last step of each period.
-    """
+    """Returns the prefix of a store name, such as fcnn-gc_r-k5-seed1."""
     words = []
     if experiment != "audit":
         words.append(experiment)
@@ -341,7 +338,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns the content of a store's config: the setting's identity and the checksums."""
+    """Returns the content of the config of a store: the identity of the setting, and checksums."""
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

@@ -1,7 +1,7 @@
-"""The setting of an audit: everything that determines a run's scores, except the data.
+"""The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which leaves out defaults. So a further field does not change the names of
-existing stores. Importing this module does not load JAX.
+Stores are named after `identity`, which omits defaults, so an added field does not rename existing stores.
+Importing this module does not load JAX.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
-# The largest squared ratio of the movement by genuine gradients to the noise for which a rehearsal is not
-# worth its time: SGD's cosines are then at most 2% smaller without it.
+# We skip the rehearsal up to this squared ratio of the movement by genuine gradients to the noise. The
+# cosines of SGD are then at most 2% smaller.
 _MAX_DRIFT = 0.04
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
@@ -33,7 +33,7 @@ PRECISIONS = ("float32", "tf32")
 LAST = "last"
 FIRST = "first"
 
-# The field `sampler` is text that says how the steps of an inserted canary are chosen. The adversary knows
+# The field `sampler` is text that describes how the steps that use a canary are chosen. The adversary knows
 # these steps only with `every` and `known`.
 #
 #     every               every inserting step of the schedule
@@ -52,7 +52,7 @@ BY_EPOCHS = (SHUFFLED, BALLS_IN_BINS, RANDOM_ALLOCATION)
 
 
 class Sampling(NamedTuple):
-    """A sampler: how it chooses the steps of an inserted canary.
+    """A sampler, which chooses the steps that use a canary.
 
     Attributes:
       name: one of the names above.
@@ -94,10 +94,10 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
 
     Args:
-      text: a sampler's name, or its name, a colon and its number: a rate, a number of steps, or the number of
-        batches in an epoch.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number,
-        except for `known`. The rate is then 1 / batches.
+      text: a name, optionally followed by a colon and a number: a rate, a number of steps, or the number of
+        batches per epoch.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number
+        (the rate is then 1 / batches), except for `known`.
 
     Raises:
       InputError: the text is not a sampler.
@@ -135,32 +135,34 @@ class DpSgdFields:
 
     name: ClassVar[str] = "dp_sgd"
     learning_rate: float = described(
-        "Learning rate; by default the model's.", least=1e-37, most=1e38
+        "Learning rate; the default depends on the model.", least=1e-37, most=1e38
     )
     clipping_norm: float = described("Clipping norm C.", usual=1.0, least=1e-6, most=1e6)
     noise_multiplier: float = described(
-        "Noise multiplier sigma: noise has deviation sigma * C.", usual=4.0, **NOISE_LIMITS
+        "Noise multiplier sigma: the noise has standard deviation sigma * C.",
+        usual=4.0,
+        **NOISE_LIMITS,
     )
     batch_size: int = described(
-        "Examples a mini-batch; by default the model's.", least=1, most=MAX_DRAWS
+        "Examples per mini-batch; the default depends on the model.", least=1, most=MAX_DRAWS
     )
     noise: str = described(
-        "Noise across steps: independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a file of coefficients.",
+        "Correlation of noise across steps: independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a file of "
+        "coefficients.",
         default=INDEPENDENT,
     )
     optimizer: str = described(
-        "sgd, momentum, adam or adamw, on the privatised mean gradient.",
+        "Optimizer of the private gradient: sgd, momentum, adam or adamw.",
         default="sgd",
         choices=OPTIMIZERS,
     )
     precision: str = described(
-        "Precision of the training's matrix products: float32, or tf32 on a GPU.",
+        "Precision of matrix products in training: float32, or tf32 on a GPU.",
         default="float32",
         choices=PRECISIONS,
     )
     weight_decay: float = described(
-        "Weight decay lambda, outside the clipping: lambda theta joins the private mean gradient, or "
-        "with adamw the update.",
+        "Weight decay lambda: adds lambda theta to the private mean gradient, or for adamw to the update.",
         default=0.0,
         least=0,
         most=1e6,
@@ -169,18 +171,20 @@ class DpSgdFields:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFields:
-    """The steps of a training run: one step in each period of k inserts the canary."""
+    """The schedule of a training run: one step in each period of k inserts the canary."""
 
-    steps: int = described("Training steps, instead of --insertions.", least=1, most=MAX_STEPS)
+    steps: int = described(
+        "Number of training steps, instead of --insertions.", least=1, most=MAX_STEPS
+    )
     periodicity: int = described(
-        "Periodicity: the canary is inserted every k steps.",
+        "Insert the canary every k steps.",
         usual=1,
         flag="k",
         least=1,
         most=MAX_STEPS,
     )
     insert: str = described(
-        "At which of each k steps: last, first, or a number from 1 to k.",
+        "Which of each k steps inserts the canary: last, first, or a number from 1 to k.",
         default=LAST,
         choices=(LAST, FIRST),
         numbers_too=True,
@@ -198,25 +202,25 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of an audit; `model` is the name of a custom model or of one of the repository."""
+    """The setting of an audit; `model` names a custom model or one of the repository."""
 
     model: str
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
     seed: int = described("Seed of all randomness.", usual=0, least=0, most=MAX_SEED)
-    unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
+    unknown_initialisation: bool = described("Draw a new theta_0 for each run.", default=False)
     canaries: int = described(
-        "Canaries a run, each with its own coin; auto: the model's.",
+        "Canaries per run, each with its own coin flip; auto: a number chosen for the model.",
         default=1,
         auto=True,
         least=1,
         most=MAX_CANARIES,
     )
     sampler: str = described(
-        "How canaries come: in every step that inserts; poisson, shuffled, balls_in_bins or "
-        "random_allocation, in one of an epoch's steps, with :N for an epoch of N steps, or poisson:RATE; "
-        "known:N in N random steps that the adversary knows.",
+        "Steps that use a canary: every (each step that inserts); poisson or poisson:RATE; shuffled, "
+        "balls_in_bins or random_allocation (one step per epoch; :N sets N steps per epoch); or known:N (N "
+        "random steps that the adversary knows).",
         default=EVERY,
     )
 
@@ -227,10 +231,10 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of insertions of a canary in a run.
+        """How often a run inserts a canary.
 
-        With Poisson sampling, it is the number of steps that may insert the canary. With a sampler by epochs,
-        it is the number of epochs.
+        With Poisson sampling, this is the number of steps that may insert the canary. With a sampler by
+        epochs, it is the number of epochs.
         """
         sampling = self.sampling
         if sampling.times:  # `known`
@@ -242,9 +246,9 @@ class Setting:
 
     @functools.cached_property
     def noise_steps(self) -> float:
-        """The variance of the sum of all steps' noise, in units of the variance of a step's raw noise.
+        """The variance of the summed noise of all steps, in units of the raw noise variance of one step.
 
-        It is the number of steps if the noise of different steps is independent.
+        If the noise is independent across steps, it equals the number of steps.
         """
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
@@ -258,9 +262,9 @@ class Setting:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
         A rehearsal is a training run without noise and canaries. It predicts how far genuine gradients move
-        the model. If this is little compared with the noise, the rehearsal is not worth its time. Without
-        noise, an adaptive optimizer takes much longer steps, so its rehearsal would only add errors. The
-        scores' known distribution does not depend on this choice.
+        the model, and is only worth its time if they move it far compared with the noise. We never rehearse
+        adaptive optimizers: without noise their steps are much longer, which would add errors. The null
+        distribution of the scores does not depend on this choice.
         """
         mechanism = self.mechanism
         # The largest distance by which clipped gradients move SGD's model, and the expected squared length
@@ -277,9 +281,9 @@ class Setting:
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """Returns a setting's identity in the store, for JSON, without the data's checksum.
+    """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are left out. The samplers `poisson` and `known` appear as the number
+    Fields at their defaults are omitted. The samplers `poisson` and `known` appear as the number
     `sampling_rate` or `repetitions`.
     """
     top_level_fields = deciding(setting)
@@ -316,10 +320,10 @@ def summary(setting: Setting, runs: int) -> str:
 
 
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
-    """Raises InputError for a setting with a value out of range, or for too few or too many runs.
+    """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    Without `runs`, their number is not checked. Poisson sampling has an upper bound only for some `delta`.
-    Limits that depend on the data are checked later.
+    Poisson sampling has an upper bound only for some `delta`. Limits that depend on the data are checked
+    later.
     """
     require_fields(setting)
     steps = setting.schedule.steps

@@ -1,4 +1,4 @@
-"""Reads files, and writes them whole or not at all."""
+"""Reads files, and writes them atomically."""
 
 import contextlib
 import hashlib
@@ -25,8 +25,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically, makes missing folders, and returns the file's path.
 
-    Devices and pipes can't be replaced by a file, so they are written directly. Raises CannotWriteError with
-    the advice `fix`.
+    It writes directly to devices and pipes. Raises CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_replaceable = True  # a missing file, or a regular file
@@ -81,7 +80,7 @@ def list_folder(folder: Path) -> list[Path]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path in the same folder, and renames it to `path` after the block.
 
-    After an error in the block, the temporary file is removed instead.
+    If the block raises an error, it removes the temporary file instead.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
@@ -115,10 +114,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
-    """Renames an unusable file, if possible, and reports this on stderr.
-
-    The message has the `problem` of the file, and `fix`, the caller's next step.
-    """
+    """Renames an unusable file, if possible, and reports its `problem` and the advice `fix` on stderr."""
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"
     try:

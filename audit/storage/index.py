@@ -1,4 +1,4 @@
-"""Finds stored results by setting, without the data and without JAX."""
+"""Finds stored results by setting, without data or JAX."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ class Holdings(NamedTuple):
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting on any data, if there is one.
+        """Returns the store of a setting on any data, or None.
 
         Raises:
           InputError: there are several stores, with different data.
@@ -36,7 +36,7 @@ class Holdings(NamedTuple):
         return next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
-        """Returns the scores of a setting's runs 0 .. runs - 1, or None if some are missing."""
+        """Returns the scores of the first `runs` runs of a setting, or None if some are missing."""
         store = self.open(setting)
         if store is None or store.missing(runs):
             return None
@@ -68,5 +68,5 @@ def list_stores(root: Path) -> list[Path]:
 
 
 def _name(setting: dict[str, Any]) -> str:
-    """Returns a setting's JSON without the checksum of its data."""
+    """Returns the JSON of a setting without the checksum of the data."""
     return json.dumps({**setting, _DATA: ""}, sort_keys=True)

@@ -1,6 +1,6 @@
-"""Reads scores of any framework: from a table, an .npz file, a file for each world, or standard input.
+"""Reads scores from a table, an .npz file, a file for each world, or standard input.
 
-Raises InputError for cells that can be read in two ways.
+Raises InputError for ambiguous cells.
 """
 
 import itertools
@@ -46,7 +46,7 @@ def describe_files(files: Sequence[Path]) -> str:
 def read_files(
     files: Sequence[Path], columns: Mapping[str, str] | None = None, one_run: bool = False
 ) -> Evidence:
-    """Returns the scores in files as checked evidence.
+    """Returns the scores in files as validated evidence.
 
     Arrays are (runs,) or (runs, canaries).
 
@@ -57,9 +57,9 @@ def read_files(
         a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
         two files, .npy or tables with a column `score`: first scores with, then without the canary;
         STDIN, with CSV or JSON.
-      columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
+      columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
-      one_run: True if flat scores with presence are of the canaries of a single run.
+      one_run: True if flat scores with presence are from the canaries of a single run.
 
     Raises:
       InputError: the files can't be read, or do not have scores, or have too many.
@@ -103,11 +103,11 @@ def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) 
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
-    """Returns the scores of a table in memory as checked evidence.
+    """Returns the scores of a table in memory as validated evidence.
 
     Args:
-      place: the table's name, for messages.
-      names: the names of its columns: score,in or score,presence (1 or 0), or in,out (scores).
+      place: the name of the table, for messages.
+      names: the column names: score,in or score,presence (1 or 0), or in,out (scores).
       column: (name) -> the values of a column, (runs,) or (runs, canaries).
 
     Raises:
@@ -120,7 +120,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns the cosines in a file as checked evidence of one or several runs with K canaries each.
+    """Returns the cosines in a file as validated evidence of one or several runs with K canaries.
 
     Args:
       path: a .npz or .json file with one of
@@ -129,7 +129,7 @@ def read_cosines(
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if the other canaries' directions were projected out before each cosine.
+      leave_one_out: True if cosines are leave-one-out, without the other directions.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 
@@ -161,10 +161,7 @@ def read_cosines(
 
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Splits the user's names of columns into names and signs.
-
-    Returns {our name: the file's name without a minus}, and {our name: -1} for names that had a minus.
-    """
+    """Returns {our name: name in the file without a minus}, and {our name: -1} for names with a minus."""
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
     with_scores = {"score", "scores", "out", "fresh"}
     if "out" in columns:
@@ -260,10 +257,9 @@ def _make_ranks(found: Columns) -> Fresh:
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, multiplied by their number in `signs`, if they have one.
+    """Returns the named columns as scores, multiplied by any number in `signs`.
 
-    Empty cells at the end of a column of texts are dropped. Raises InputError for a cell that is not a
-    number.
+    It drops empty cells at the end of a column of texts. Raises InputError for a cell that is not a number.
     """
     # Columns of texts are lists. Commas must have the same meaning in all of them.
     listed = [name for name in names if _is_list(columns[name])]
@@ -311,8 +307,8 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it may, too, but only the order of
-    scores matters, and both readings have the same order.
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it does not matter, because both
+    readings give the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -333,7 +329,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
     """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO.
 
-    `name` is the column's name, for messages.
+    `name` is the column name, for messages.
     """
     if not _is_list(cells):
         bits = arrays.floats(name, cells)

@@ -1,9 +1,9 @@
 """Scores on disk: a folder for each setting, and in it a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines a run's score. The SHA-256 of its canonical JSON
-identifies it, and its folder's name ends in the first digits of that hash. The number of runs is not part of
-the setting, so a later request for more runs trains only the missing ones. Files are written atomically: a
-killed process loses at most its current chunk.
+A setting is a dict with everything that determines the score of a run. It is identified by the SHA-256 of its
+canonical JSON, and its folder name ends in the first digits of this hash. The number of runs is not part of
+the setting, so a request for more runs trains only the missing ones. Files are written atomically: a killed
+process loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
@@ -337,8 +337,8 @@ Fits = Callable[[int, Any], bool]
 class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
 
-    A chunk trains in segments of steps. A checkpoint has the states of the chunk's runs, a pytree of arrays,
-    after a number of segments.
+    Each chunk is trained in segments of several steps. A checkpoint stores the states of the chunk's runs (a
+    pytree of arrays) after some segment.
     """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:

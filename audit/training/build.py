@@ -134,8 +134,8 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
 
-        Each canary has the weight 1/2 for its coin, times the probability that the sampler lets an inserted
-        canary join a step.
+        The weight of each canary is 1/2 for its coin, times the probability that a step uses an inserted
+        canary.
         """
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
         presence = jnp.full(setting.canaries, 0.5 * probability)
@@ -188,10 +188,10 @@ def build(
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
-    """Returns the mini-batches (T, B) of a setting's T steps, and the mask of steps that insert canaries.
+    """Returns the mini-batches (T, B) of the T steps, and the mask of steps that insert canaries.
 
-    `examples` is the number of training examples. The mask is (T,). With the sampler `known` it is (T, K), as
-    each of the K canaries has its own steps. All runs have the same batches and mask.
+    `examples` is the number of training examples. The mask is (T,), or with the sampler `known`, (T, K) for
+    K canaries with different steps. All runs have the same batches and mask.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -254,7 +254,7 @@ def _rehearse(
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the data's source, and the versions, device and time of this process, by name."""
+    """Returns the source of the data, and the versions, device and time of this process, by name."""
     libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,

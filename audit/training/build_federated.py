@@ -45,7 +45,7 @@ class Participation(NamedTuple):
 
 
 def checksum(clients: Clients) -> str:
-    """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
+    """Returns the SHA-256, in hex, of the features, labels and numbers of examples of clients."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
         # Different arrays may have the same bytes.
@@ -147,8 +147,8 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
     """Returns the choices of DP-FedAvg on this machine that programs are compiled for.
 
-    A device trains a block of clients at once: `FedAvg`'s default on a CPU, and on an accelerator as many as
-    its memory allows.
+    A device trains a block of clients at once: the default of `FedAvg` on a CPU, or as many as fit into the
+    memory of an accelerator.
     """
     model = federated_task(setting.model).make()
     chosen = choose(setting, model, int(clients.counts.max()))
@@ -170,9 +170,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of labels, without padding, that a model predicts. To save time, it uses every
-    n-th test example, for at most 10,000 examples and 100,000 labels (a text has several). Without test data,
-    it uses the clients' data.
+    Accuracy is the fraction of correctly predicted labels, without padding. To save time, it uses every n-th
+    test example, for at most 10,000 examples and 100,000 labels. Without test data, it uses the client data.
     """
     row = federated_task(setting.model)
     model = row.make()

@@ -1,7 +1,4 @@
-"""Runs an audit: trains the missing runs, concludes from all scores, and writes the conclusion.
-
-Python functions, the command `audit` and sweeps call it.
-"""
+"""Runs an audit: trains the missing runs, concludes from all scores, and writes the conclusion."""
 
 import json
 import math
@@ -53,7 +50,7 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the runs that a store lacks of its first `runs` runs, and returns the scores of all these.
+        """Trains the missing ones of the first `runs` runs of a store, and returns the scores of all.
 
         A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
         of runs trained since the last call.
@@ -138,7 +135,7 @@ class Finished(NamedTuple):
     trained: Trained | None = None
 
     def circumstances(self) -> dict[str, Any]:
-        """Returns the setting, the number of runs, the provenance and the folder, by their names in JSON."""
+        """Returns the setting, the number of runs, the provenance and the folder, keyed by JSON name."""
         return {
             "setting": flat(self.request.setting),
             "runs": self.request.runs,
@@ -157,13 +154,13 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    The hidden-state bound needs the Lipschitz constants of the training steps. If `rehearsed` is a number,
-    the audit measures them along this number of extra runs, unless the store has constants from at least as
-    many. The other arguments are attributes of `Request`.
+    If `rehearsed` is a number, the audit measures the Lipschitz constants of steps in this many additional
+    runs, unless the store has constants from at least as many. The other arguments are attributes of
+    `Request`.
     """
 
     def find_constants(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps, if they are known or measured here."""
+        """Returns the Lipschitz constants of the steps if they are known or measured here."""
         if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
@@ -235,15 +232,15 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns the rule to train until the assumption-free bound proves `epsilon`."""
+    """Returns a rule that ends training once the assumption-free lower bound reaches `epsilon`."""
     return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns the rule to train until `multiple` times the claimed leakage is proven.
+    """Returns a rule that ends training once `multiple` times the claimed leakage is proven.
 
-    If the claim is mu-GDP, the bound exact_null_gdp must prove `multiple` times mu. If it is an epsilon, the
-    assumption-free bound must prove `multiple` times this epsilon.
+    For a claim of mu-GDP, exact_null_gdp must reach `multiple` times mu. For a claimed epsilon, the
+    assumption-free bound must reach `multiple` times this epsilon.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
@@ -284,10 +281,10 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
-    """Trains the missing runs; reports progress, or shows a progress bar; and returns the scores.
+    """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns the scores of the first number of runs that proves
-    enough, for any size of the stages.
+    With a rule `until`, it trains in stages, and returns the scores of the first runs that prove enough,
+    which do not depend on the size of stages.
     """
     most = request.runs
     stage = most

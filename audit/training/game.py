@@ -63,7 +63,7 @@ class Game(NamedTuple):
       seed: the seed of all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
       join: draws which inserted canaries join a step, hidden from the adversary; None if all of them join.
-      sampling_rate: the probability with which `join` lets an inserted canary join a step.
+      sampling_rate: the probability that `join` uses an inserted canary in a step.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
 
@@ -82,8 +82,8 @@ class Game(NamedTuple):
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
 
-        Adversaries with `all_in` insert all canaries. Otherwise, a single canary is inserted in runs with an
-        odd index, and each of several canaries by its own fair coin.
+        Adversaries with `all_in` insert all canaries. Otherwise, odd-numbered runs insert a single canary,
+        and each of several canaries is inserted by a fair coin flip.
         """
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)

@@ -142,7 +142,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes, which fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
-    # The choices of DP-FedAvg that are fixed at compilation, such as the number of local epochs.
+    # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:

@@ -6,7 +6,7 @@
     ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a figure
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon >= 10
 
-The command keeps trained runs under --out and does not train them again. An interrupted audit continues.
+Trained runs are stored under --out and not trained again, so you can interrupt and continue an audit.
 """
 
 import math
@@ -30,19 +30,20 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer(
     "runs",
     None,
-    "Models to train. Default: 5,000, half with the canary; for sphere 60, all with canaries.",
+    "Number of models to train. Default: 5,000, half with the canary; for sphere 60, all with canaries.",
     1,
 )
 cli.define_optional(
     str,
-    until="sphere: stop when this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
+    until="sphere: stop when the bound reaches an epsilon (10) or a multiple of the claim (0.9x), or when "
+    "the claim is refuted (refuted).",
 )
 flags.DEFINE_enum(
     "lipschitz",
     None,
     [MEASURED, UNMEASURED],
-    "measured: bound the last model by the expansion of steps along rehearsal runs (default for smooth "
-    "models at k > 1); none: no such bound.",
+    "measured: measure the Lipschitz constants of steps in rehearsal runs, for an upper bound on the last "
+    "model (default for smooth models at k > 1); none: no such bound.",
 )
 cli.define_setting()
 cli.define_levels()

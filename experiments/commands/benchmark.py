@@ -4,8 +4,8 @@
     ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
-The scores come from simulated mechanisms with a known epsilon. The command keeps finished cells under --out,
-so an interrupted benchmark continues. It skips estimators whose package is not installed, and lists them.
+The scores come from simulated mechanisms with a known epsilon. Finished cells are stored under --out, so you
+can interrupt and continue. Estimators without an installed package are listed and skipped.
 """
 
 import sys
@@ -31,25 +31,25 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import make_csv
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("scale", "smoke", list(SCALES), "How many audits.")
+flags.DEFINE_enum("scale", "smoke", list(SCALES), "Number and size of audits.")
 flags.DEFINE_integer(
     "audits",
     None,
-    "Audits per cell, by default those of the scale; fewer for slow estimators.",
+    "Audits per cell; the default depends on the scale. Slow estimators get fewer.",
     lower_bound=1,
     upper_bound=10**6,
 )
 flags.DEFINE_integer(
     "n",
     None,
-    "Scores per world, runs, or coins of a single run, by default those of the scale.",
+    "Scores per world, runs, or coins of a single run; the default depends on the scale.",
     lower_bound=50,
     upper_bound=5000,
 )
-flags.DEFINE_list("estimators", None, "Parts of estimators' names. Default: all.")
-flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names. Default: all.")
+flags.DEFINE_list("estimators", None, "Parts of estimator names. Default: all.")
+flags.DEFINE_list("mechanisms", None, "Parts of mechanism names. Default: all.")
 cli.define_seed("Seed of the scores.")
-cli.define_out("Folder for results; the table goes into its folder benchmark.")
+cli.define_out("Folder for results; the table goes to the subfolder benchmark.")
 
 
 def main() -> None:

@@ -26,9 +26,9 @@ flags.DEFINE_enum(
     "charge",
     "forward",
     ["forward", "backward"],
-    "Rounds that each measurement represents: those after it (forward) or before.",
+    "Whether each measurement represents the rounds after it (forward) or before it (backward).",
 )
-cli.define_out("Folder of the store and its results.")
+cli.define_out("Folder for results.")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Check one step of your DP-SGD, its batches, or its correlated noise.
+"""Check a DP-SGD step, its batches, or correlated noise.
 
 ./run.sh check --example=numpy                     one of the examples
 ./run.sh check --step=mine.py:step                 your step
@@ -6,12 +6,12 @@
 ./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   your loader
 ./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
-mine.py defines a function step(params, batch, seed) -> params. It also defines params, batch, and stated, a
-dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags replace its values. For
---batches it defines a loader that yields batches of indices, or a function from a seed to the batches of one
-pass. For --noise it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
+For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
+stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override its values.
+For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of a pass.
+For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
-The exit status is 3 if a bug was found, and 4 if a required check could not run.
+The exit status is 3 if a bug was found, or else 4 if a required check could not run.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parents[1] / "examples"
 # The files of the examples, by the value of --example.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
-flags.DEFINE_string("example", None, f"An example's step: {', '.join(sorted(_EXAMPLES))}.")
+flags.DEFINE_string("example", None, f"Check an example: {', '.join(sorted(_EXAMPLES))}.")
 
 
 def main() -> None:

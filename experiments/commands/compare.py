@@ -5,7 +5,7 @@
     ./run.sh compare --noise=bsr:16 --noise_multiplier=40   correlated noise, without CANIFE
 
 The mechanism is DP-SGD that inserts the canary in every step, so all methods attack one composition of
-Gaussian releases, with the same neighbors and delta. The command keeps results under --out and reuses them.
+Gaussian releases, with the same neighbors and delta. Results are stored under --out and reused.
 """
 
 from absl import flags
@@ -17,7 +17,7 @@ from models.catalogue import task
 FLAGS = flags.FLAGS
 cli.define_setting(Compared)
 cli.define_sources()
-cli.define_out("Folder for results; the table goes into its folder compare.")
+cli.define_out("Folder for results; the table goes to the subfolder compare.")
 
 
 def main() -> None:

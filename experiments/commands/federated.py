@@ -1,16 +1,16 @@
-"""Audit DP-FedAvg from one run with many canary clients.
+"""Audit DP-FedAvg in one run with many canary clients.
 
     ./run.sh federated                            Fashion-MNIST, divided among 600 clients
     ./run.sh federated --observe=all              the adversary sees the model after every round
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
     ./run.sh federated --observe=fresh --runs=10  new canaries in each run: one bound from all runs
-    ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
+    ./run.sh federated --quantile=0.5             clipping adapts to the norms of updates
     ./run.sh federated --model=character_lstm     Shakespeare's roles
     ./run.sh list --report=page.html              a page on the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data). Trained runs are kept under --out and are not trained again. An
-interrupted run continues.
+emnist_cnn and word_lstm (with --data). Trained runs are stored under --out and not trained again, so you can
+interrupt and continue.
 """
 
 import dataclasses

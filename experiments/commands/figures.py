@@ -3,8 +3,8 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command does not train or load data. A figure shows the cells that are stored. Figures and figures.csv
-go into the folder figures under --out, or into its subfolder with the name of the scale (except laptop).
+This command does not train or load data. Figures show the stored cells. Figures and figures.csv go to the
+folder figures under --out, or to its subfolder named after the scale (except laptop).
 """
 
 import shlex
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "laptop", "The sweep's scale: smoke, laptop or paper.")
+flags.DEFINE_string("scale", "laptop", "Scale of the sweep: smoke, laptop or paper.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
-cli.define_out("Folder of the store; figures go into its folder figures.")
+cli.define_out("Folder of the store; figures go to the subfolder figures.")
 
 
 def main() -> None:

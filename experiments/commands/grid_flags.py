@@ -60,7 +60,7 @@ def define_vary() -> None:
     flags.DEFINE_multi_string(
         "vary",
         [],
-        "Audit a grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 for all combinations.",
+        "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
     )
 
 

@@ -31,13 +31,13 @@ cli.define_levels()
 flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
-cli.define_out("Folder for results; figures go into its folder landscape.")
+cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the leak of training on the paper's landscape, a convex one, and the latch.
+    """Prints and draws the epsilon of training on the landscape of the paper, a convex one, and the latch.
 
-    With --momentum it only prints the leak of training on convex landscapes with momentum.
+    With --momentum, it only prints the epsilon of training on convex landscapes with momentum.
     """
     cli.require_levels()
     # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run

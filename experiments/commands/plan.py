@@ -1,12 +1,12 @@
 """Predict the bounds and the duration of an audit.
 
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
-    ./run.sh plan --tightness=0.9                        runs that prove 90% of the accountant's epsilon
+    ./run.sh plan --tightness=0.9                        runs to prove 90% of the upper bound on epsilon
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. Durations come from the model's measured time on two
-cores; `audit` shows the time left on your machine.
+Bounds come from simulated audits with Gaussian scores. Durations come from the measured time of the model on
+two cores; `audit` shows the remaining time on your machine.
 """
 
 import sys
@@ -44,14 +44,14 @@ _CANARIES = 64  # directions per run for --bug, unless --canaries is larger than
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
 _SEED = 0  # of the simulated audits
-flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
+flags.DEFINE_float("epsilon", None, "True epsilon. Default: the upper bound from accounting.")
 # Bounds choose a threshold on one of the two runs in each world, and test it on the other.
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.", 4, 10**8)
-flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this fraction of the true epsilon.")
+flags.DEFINE_float("tightness", 0.9, "Find how many runs prove this fraction of the true epsilon.")
 flags.DEFINE_list(
     "bug",
     None,
-    "Only find the runs of fresh directions that reject the claim if the real noise is 0.9 or 0.5 of the "
+    "Only find how many runs with fresh directions reject a claim if the noise is these fractions of the "
     "claimed noise: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)

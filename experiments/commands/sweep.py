@@ -1,7 +1,7 @@
 """Train the missing cells of the papers' figures.
 
     ./run.sh sweep --list                                  names, cells, finished cells
-    ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
+    ./run.sh sweep --name=figure_1c,figure_4,figure_7      FCNN figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
 Figures share cells, and each is trained only once.
@@ -30,7 +30,7 @@ flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour per fig
 cli.define_out("Folder of the store.")
 grid_flags.define_engine()
 flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")
-_FILE_HELP = "A file with this data set, instead of a download."
+_FILE_HELP = "Path to a local copy of the data set, used instead of downloading it."
 cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
 

@@ -1,14 +1,14 @@
-"""Time our engine next to jax_privacy, Opacus and torch.func.
+"""Compare the speed of our engine with jax_privacy, Opacus and torch.func.
 
     ./run.sh throughput                                 all models, all engines
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
-All engines take DP-SGD steps with the same model, data, mini-batches and machine. The batch size is that of
-`audit`, or 8 for resnet18. Before timing, each engine's step without noise must agree with ours. A round
-times every engine once, and ratios compare times of the same round. Our engine trains as `audit` does, with
-insertions. jax_privacy and torch_func use all cores and the fastest number of models at once. Opacus runs
-one process with one thread on each core, and we add their rates.
+All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is that of `audit`,
+or 8 for resnet18. Before timing, the noiseless step of each engine must agree with ours. A round times every
+engine once, and ratios compare times of the same round. Our engine trains as in `audit`, with insertions.
+jax_privacy and torch_func use all cores and the fastest number of models at once. Opacus runs one
+single-threaded process per core, and we add their rates.
 """
 
 import importlib.util
@@ -24,9 +24,9 @@ from experiments.benchmark import throughput
 from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", list(throughput.MODELS), f"From {', '.join(throughput.MODELS)}.")
-flags.DEFINE_list("engines", list(throughput.ENGINES), f"From {', '.join(throughput.ENGINES)}.")
-flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.", 1, 1000)
+flags.DEFINE_list("models", list(throughput.MODELS), f"Some of {', '.join(throughput.MODELS)}.")
+flags.DEFINE_list("engines", list(throughput.ENGINES), f"Some of {', '.join(throughput.ENGINES)}.")
+flags.DEFINE_integer("rounds", 5, "Number of rounds.", 1, 1000)
 cli.define_sources()
 cli.define_json()
 

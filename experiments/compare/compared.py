@@ -37,7 +37,7 @@ class Compared:
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
     steps: int = described(
-        "Training steps; each step takes the canary.", default=250, least=2, most=100_000
+        "Training steps, each with the canary.", default=250, least=2, most=100_000
     )
     batch_size: int = described("Examples in a mini-batch.", default=128, least=2, most=10**6)
     learning_rate: float = described("Learning rate.", default=0.1, least=1e-6, most=1e6)
@@ -46,30 +46,33 @@ class Compared:
         "Noise multiplier sigma: noise has deviation sigma * C.", default=4.0, least=0.01, most=1e4
     )
     noise: str = described(
-        "Noise across steps, as in `audit`. CANIFE is only compared if it is independent.",
+        "Noise across steps, as in `audit`. CANIFE needs independent noise.",
         default=INDEPENDENT,
     )
-    single_runs: int = described("Models with one canary each.", default=500, least=80, most=10**6)
+    single_runs: int = described("Models with one canary.", default=500, least=80, most=10**6)
     many_runs: int = described(
-        "Models with 64 canaries along coordinates each.", default=100, least=8, most=10**6
+        "Models that each have 64 canaries along coordinate axes.",
+        default=100,
+        least=8,
+        most=10**6,
     )
     lidp_runs: int = described(
-        "Models with 32 random directions each.", default=100, least=8, most=10**6
+        "Models that each have 32 random directions.", default=100, least=8, most=10**6
     )
     fresh_runs: int = described(
-        "Models with fresh directions, whose number is that of `audit --canaries=auto`.",
+        "Models with fresh directions, as many as with `audit --canaries=auto`.",
         default=10,
         least=1,
         most=10**6,
     )
     one_run_canaries: int = described(
-        "Canaries of the single model, each inserted by a coin.",
+        "Canaries of the single model, each included or left out by a coin flip.",
         default=2000,
         least=100,
         most=100_000,
     )
     design_steps: int = described(
-        "Steps of a CANIFE canary's design.", default=1000, least=1, most=10**6
+        "Optimization steps to design a CANIFE canary.", default=1000, least=1, most=10**6
     )
     delta: float = described("delta of every value.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)

@@ -1,7 +1,7 @@
 """The noise of the sweep `matrix`, which compares last models at equal accounted epsilon, over k.
 
 With DP-SGD and with three matrix mechanisms, all models of a run together leak ACCOUNTED_EPSILON. Canaries
-along coordinates measure the leak of the last model, and fresh directions prove a lower bound.
+along coordinates measure how much the last model leaks, and fresh directions give a lower bound.
 """
 
 NAME = "matrix"

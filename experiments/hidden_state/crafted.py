@@ -141,7 +141,7 @@ def compute_latch_rate(
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares the leak of a latch with the claim of Poisson accounting.
+    """Compares the epsilon of a latch with that claimed by Poisson accounting.
 
     Returns:
       A record with the arguments, `epsilon`, a lower bound on the latch's epsilon at delta, and `poisson`,

@@ -358,7 +358,7 @@ def keep(out: Path, study: Study) -> dict[str, Any]:
 
 
 def audit(study: Study) -> dict[str, Any]:
-    """Computes the exact leak of each adversary, and audits simulated runs.
+    """Computes the exact epsilon of each adversary, and audits simulated runs.
 
     Returns:
       upper: The accountant's epsilon.

@@ -382,9 +382,9 @@ def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Records) -> None:
-    """Draws kernel density estimates of the final model's cosines in front of the density without leakage.
+    """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `runs` are at most five records of `read_runs` that differ in their numbers of repetitions.
+    `runs` are at most five records of `read_runs` with different numbers of repetitions.
     """
     dimension = runs[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]

@@ -153,7 +153,7 @@ def book_keeping(
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`.
+            """Returns (the summed loss, the input of each layer by path); fills `reads_features`.
 
             The taps are zeros. The gradient at a tap is the gradient at its dense layer's output.
             """

@@ -244,7 +244,7 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
         return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
 
     def contract(scales: Array) -> Array:
-        """Returns the sum (K, O) of the examples' gradients, each times its scale (B,)."""
+        """Returns the sum (K, O) of per-example gradients, multiplied by scales (B,)."""
         scaled = gradients * scales[:, None, None]
         return jnp.einsum(f"{inputs},{outputs}->ko", saved, scaled)
 
