@@ -78,9 +78,10 @@ def write_json(content: Any, indent: int | None = None) -> str:
 def _replace_infinities(value: Any) -> Any:
     """Returns nested dicts and lists with None in place of infinity and NaN."""
     if isinstance(value, Mapping):
-        return {key: _replace_infinities(item) for key, item in value.items()}
+        items = map(_replace_infinities, value.values())
+        return dict(zip(value, items, strict=True))
     if isinstance(value, list | tuple):
-        return [_replace_infinities(item) for item in value]
+        return list(map(_replace_infinities, value))
     # Integers are finite, and may be too large for `math.isfinite`.
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         return finite(float(value))

@@ -166,4 +166,6 @@ _FAMILIES = (
     ScoreFamily("logistic", _LOGISTIC, _shifted),
     ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # spread
 )
-LAWS = {family.name: family for family in _FAMILIES}
+LAWS: dict[str, ScoreFamily] = {}
+for _family in _FAMILIES:
+    LAWS[_family.name] = _family

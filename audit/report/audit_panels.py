@@ -319,7 +319,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     step = 2 if decades > _MAX_DECADES else 1
     low = 0.1 ** np.arange(1, decades + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
-    labels = [f"{tick:g}" for tick in ticks]
+    labels = list(map("{:g}".format, ticks))
     deviates = {"functions": (special.ndtri, special.ndtr)}
     axis.set_xscale("function", **deviates)
     axis.set_yscale("function", **deviates)

@@ -171,18 +171,13 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
-    show_rate = _show_ratio if conclusion.has_one_canary else _show_percent
+    show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
         positives = show_rate(finding.false_positives, finding.n_out)
     else:  # a known law gives the exact rate, without scores out
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_rate(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
-
-
-def _show_ratio(errors: int, scores: int) -> str:
-    """Returns "errors/scores", such as "3/100"."""
-    return f"{errors}/{scores}"
 
 
 def _show_percent(errors: int, scores: int) -> str:

@@ -22,7 +22,9 @@ _KINDS: tuple[type[AdversaryFields], ...] = (
     Poisoned,
     ClipBkd,
 )
-ADVERSARIES = {kind.name: kind for kind in _KINDS}
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in _KINDS:
+    ADVERSARIES[_kind.name] = _kind
 
 
 @dataclasses.dataclass(frozen=True)

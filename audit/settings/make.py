@@ -167,7 +167,8 @@ def make_setting(
 
 def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the fields that a dataclass declares, keyed by field name."""
-    return {name: values[name] for name in declared(kind)}
+    names = declared(kind)
+    return dict(zip(names, map(values.__getitem__, names), strict=True))
 
 
 def _name_step(insert: str, periodicity: int) -> str:

@@ -248,7 +248,8 @@ class Store:
             arrays = match and self.read_arrays(path.name, _AGAIN)
             if match and arrays:
                 first = int(match[1])
-                chunk = Scores(first, **{name: plain(value) for name, value in arrays.items()})
+                fields = dict(zip(arrays, map(plain, arrays.values()), strict=True))
+                chunk = Scores(first, **fields)
                 chunks[first, first + len(chunk.scores)] = chunk
         return chunks
 
@@ -274,7 +275,10 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    return sum(stop - start for start, stop in ranges)
+    count = 0
+    for start, stop in ranges:
+        count += stop - start
+    return count
 
 
 def hash_of(folder: Path) -> str:

@@ -255,11 +255,13 @@ def _rehearse(
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
     """Returns the source of the data, and the versions, device and time of this process, by name."""
-    libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,
         "audit": __version__,
-        **{name: metadata.version(name) for name in libraries},
+        "jax": metadata.version("jax"),
+        "flax": metadata.version("flax"),
+        "optax": metadata.version("optax"),
+        "numpy": metadata.version("numpy"),
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -292,13 +292,18 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
         stage = min(trainer.stage(most), most)
     missing = count_runs(store.missing(most))
     trained = None
+    trained_runs = 0
+    seconds = 0.0
     runs = 0
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while trained is None or runs < most:
             # Other processes may have stored more runs in the meantime.
             runs = min(max(runs, store.runs_held()) + stage, most)
-            trained = trainer.train(store, runs, stage, advance).after(trained)
+            trained = trainer.train(store, runs, stage, advance)
+            trained_runs += trained.trained_runs
+            seconds += trained.seconds
+            trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             if request.until is None:
                 break
             conclusion = request.conclude(store, trained.scores)

@@ -421,26 +421,13 @@ class Trained(NamedTuple):
       scores: the scores of all runs, also those that other processes trained.
       trained_runs: the number of runs that this process trained.
       seconds: the training time, without compilation and simulation.
-      chunk: the number of runs of a chunk.
       model_steps: the steps of all models in this time, without those from checkpoints.
     """
 
     scores: Scores
     trained_runs: int = 0
     seconds: float = 0.0
-    chunk: int = 0
     model_steps: int = 0
-
-    def after(self, earlier: "Trained | None") -> "Trained":
-        """Returns this result with the cost of an earlier call added."""
-        if earlier is None:
-            return self
-        return self._replace(
-            trained_runs=earlier.trained_runs + self.trained_runs,
-            seconds=earlier.seconds + self.seconds,
-            chunk=max(earlier.chunk, self.chunk),
-            model_steps=earlier.model_steps + self.model_steps,
-        )
 
 
 def train(
@@ -491,7 +478,7 @@ def train(
                 require(size, ONE_RUN_TOO_LARGE)
                 print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
-    return Trained(store.load(runs), trained_runs, seconds, size, model_steps)
+    return Trained(store.load(runs), trained_runs, seconds, model_steps)
 
 
 def require_out_of_memory(error: Exception) -> None:

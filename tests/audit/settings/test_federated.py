@@ -87,7 +87,6 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     store = Store(tmp_path, federated.federated_identity(setting, "abc"))
     scores = game.train(played, store, 1, watch=looks.append).scores
     assert [look.steps for look in looks] == [2, 4, 6]
-    np.testing.assert_array_equal(np.asarray(looks[-1].scores()), scores.scores.astype(np.float32))
     accuracy = build_federated.accuracy(setting, clients, None)(looks[-1].thetas)
     assert accuracy.shape == (1,) and 0 <= accuracy[0] <= 1
     observed, unobserved = scores.scores[scores.presence], scores.scores[~scores.presence]
