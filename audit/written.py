@@ -78,8 +78,10 @@ def write_json(content: Any, indent: int | None = None) -> str:
 def _replace_infinities(value: Any) -> Any:
     """Returns nested dicts and lists with None in place of infinity and NaN."""
     if isinstance(value, Mapping):
-        items = map(_replace_infinities, value.values())
-        return dict(zip(value, items, strict=True))
+        replaced = {}
+        for key, item in value.items():
+            replaced[key] = _replace_infinities(item)
+        return replaced
     if isinstance(value, list | tuple):
         return list(map(_replace_infinities, value))
     # Integers are finite, and may be too large for `math.isfinite`.

@@ -26,7 +26,7 @@ class Phrases(NamedTuple):
       gradient: how to return the private gradient.
       clip: how to clip the whole gradient of an example.
       generator: a generator for a seed.
-      random: the cause of a random effect of an example, such as dropout.
+      random: a question about the cause of a random effect of an example, such as dropout.
     """
 
     gradient: str

@@ -215,7 +215,9 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
     records = []
     for estimate in conclusion.estimates:
-        error = f"{estimate.standard_error:.3f}".replace("nan", "-")
+        error = "-"
+        if math.isfinite(estimate.standard_error):
+            error = f"{estimate.standard_error:.3f}"
         record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
         records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
     before = (title, f"{len(observed):,} observed canaries{null}")

@@ -11,7 +11,8 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-_KINDS: tuple[type[AdversaryFields], ...] = (
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in (
     GcS,
     GcR,
     CotS,
@@ -21,9 +22,7 @@ _KINDS: tuple[type[AdversaryFields], ...] = (
     Loss,
     Poisoned,
     ClipBkd,
-)
-ADVERSARIES: dict[str, type[AdversaryFields]] = {}
-for _kind in _KINDS:
+):
     ADVERSARIES[_kind.name] = _kind
 
 

@@ -167,8 +167,10 @@ def make_setting(
 
 def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the fields that a dataclass declares, keyed by field name."""
-    names = declared(kind)
-    return dict(zip(names, map(values.__getitem__, names), strict=True))
+    selected = {}
+    for name in declared(kind):
+        selected[name] = values[name]
+    return selected
 
 
 def _name_step(insert: str, periodicity: int) -> str:

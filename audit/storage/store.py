@@ -248,7 +248,9 @@ class Store:
             arrays = match and self.read_arrays(path.name, _AGAIN)
             if match and arrays:
                 first = int(match[1])
-                fields = dict(zip(arrays, map(plain, arrays.values()), strict=True))
+                fields = {}
+                for name, value in arrays.items():
+                    fields[name] = plain(value)
                 chunk = Scores(first, **fields)
                 chunks[first, first + len(chunk.scores)] = chunk
         return chunks

@@ -147,9 +147,10 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
 def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None:
     """Draws the epsilons of a point.
 
-    It draws the prediction and the accountant's upper bound as horizontal bars, and a mark for each method in
-    `looks`. A mark is the mean over the point's seeds, with an error bar from the smallest to the largest. A
-    single seed has no error bars. It has a vertical bar instead, the two-sided interval for normal scores.
+    It draws the prediction (n insertions, one every k steps) and the accountant's upper bound as horizontal
+    bars, and a mark for each method in `looks`. A mark is the mean over the point's seeds, with an error bar
+    from the smallest to the largest. A single seed has no error bars. It has a vertical bar instead, the
+    two-sided interval for normal scores.
 
     Args:
       axis: The panel.
