@@ -9,6 +9,7 @@ import functools
 import os
 import secrets
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -158,7 +159,8 @@ class Cluster:
                     break
             if not submitted:
                 return
-            (ended,), _ = self._ray.wait(list(submitted), num_returns=1)
+            with contextlib.redirect_stdout(sys.stderr):  # Ray reports dead nodes on stdout
+                (ended,), _ = self._ray.wait(list(submitted), num_returns=1)
             yield submitted.pop(ended), functools.partial(self._get, ended)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
