@@ -29,6 +29,11 @@ def shown(value: object) -> str:
     return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}..."
 
 
+def describe_error(error: BaseException) -> str:
+    """Returns the type and the message of an error of a user's code, as in `shown`."""
+    return f"{type(error).__name__}: {shown(str(error))}".removesuffix(": ")
+
+
 def require_type(name: str, value: object, kind: type) -> None:
     """Raises InputError unless a value has the required type.
 

@@ -132,6 +132,16 @@ def shortened(text: str, width: int) -> str:
     return words
 
 
+def printable(text: str) -> str:
+    r"""Returns a text with control characters, except line breaks, escaped as in \x1b."""
+    characters = []
+    for character in text:
+        if not character.isprintable() and character != "\n":
+            character = repr(character)[1:-1]
+        characters.append(character)
+    return "".join(characters)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, in the plural unless the number is 1: "1 cell", "2 cells".
 

@@ -92,10 +92,10 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": most}
-    is_accepted = claimed >= most * (1 - _CLOSE)
-    if not is_accepted and claimed >= least:
-        text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
     if claimed >= least:
+        is_accepted = claimed >= most * (1 - _CLOSE)
+        if not is_accepted:
+            text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
         return CheckOutcome(text, tried=is_accepted, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim and half as far from it as the correct epsilon.
@@ -146,7 +146,6 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
-    loader = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -154,12 +153,15 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         # The noise's deviation sigma * C at C = 2, taken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
-        loader: (sigma, steps, 1 / length),
+        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
+            sigma,
+            steps,
+            1 / length,
+        ),
     }
     for count in (2, 4, 8):
         part = rate / count
-        worker = f"the rate is of one of {count} workers, {part:.4g}"
-        mistakes[worker] = (sigma, steps, part)
+        mistakes[f"the rate is of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():

@@ -52,6 +52,7 @@ class _DrawnBatches(NamedTuple):
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
+      are_whole: True if every pass was read to its end.
     """
 
     passes: list[DrawnPass]
@@ -60,11 +61,7 @@ class _DrawnBatches(NamedTuple):
     examples: int
     sampling_rate: float
     rate: float
-
-    @property
-    def are_whole(self) -> bool:
-        """True if every pass was read to its end."""
-        return all(one.is_whole for one in self.passes)
+    are_whole: bool
 
 
 def check_batches(
@@ -116,7 +113,7 @@ def check_batches(
     if kind in (SHUFFLED, BALLS_IN_BINS):
         batches = max(2, count_batches(rate))
         if drawn.are_whole:
-            batches = max(len(one.batches) for one in drawn.passes)
+            batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
@@ -139,7 +136,8 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
             break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    return _DrawnBatches(passes, batches, sizes, examples, rate, measured)
+    are_whole = all(drawn_pass.is_whole for drawn_pass in passes)
+    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, are_whole)
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
@@ -151,8 +149,9 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     sizes = drawn.sizes
     is_once = True
     log_once = 0.0  # log of the probability that Poisson batches take no example twice in a pass
-    for one in drawn.passes:
-        batches = one.batches[: count_batches(drawn.sampling_rate)]  # a pass may have more
+    for drawn_pass in drawn.passes:
+        # A pass may have more batches.
+        batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.rate)
     if is_once and log_once < _LOG_CERTAIN:
@@ -241,11 +240,11 @@ def _drop_poisson_tests(
     rates = np.array([full_size, mean]) / drawn.examples
     is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
     another_rate = () if is_close else rows["batch size"].findings
+    rows["batch size"] = CheckOutcome(rows["batch size"].text, findings=another_rate)
+    rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
+    if not kind == assumed == FIXED:
+        rows["every example"] = CheckOutcome(rows["every example"].text)
     del rows["together"]
-    for row in ("batch size", "spread of sizes", "every example"):
-        if row != "every example" or not kind == assumed == FIXED:
-            rows[row] = CheckOutcome(rows[row].text)
-    rows["batch size"] = rows["batch size"]._replace(findings=another_rate)
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:

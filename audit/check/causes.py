@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import noise
-from audit.check.measured import Measured, is_replay_like_noise
+from audit.check.measured import Measured
 from audit.check.movements import COARSE, SAME
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, QUARTER
 from audit.check.report import CheckFinding
@@ -197,16 +197,19 @@ def _is_clipped_by_number(m: Measured) -> bool:
     return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
 
 
-def _find_separate_layers(m: Measured) -> Any:
-    """Returns the indices of the layers that one example moves by C, if no example moves a layer by more.
+def _find_separate_layers(m: Measured, least: int) -> str:
+    """Returns the names of layers that one example moves by C, if no example moves a layer by more.
 
-    We choose the example with the most layers at C. Together, these layers move by more than C.
+    We choose the example with the most layers at C. Together, these layers move by more than C. Without
+    `least` such layers, the result is empty.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
     is_at_c = np.abs(norms - 1) < error
-    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))]).tolist()
-    return layers if np.max(norms) < 1 + error else []
+    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
+    if len(layers) < least or np.max(norms) >= 1 + error:
+        return ""
+    return m.name_layers(layers)
 
 
 def _find_left_out(m: Measured, least: float) -> str:
@@ -290,8 +293,8 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     if not m.rejected["noise"] or is_shared or _fit_size(m):
         return ()
     trained = np.flatnonzero(given.freedom)
-    named = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]]
-    layers = named or trained
+    wrong = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]]
+    layers = wrong or trained
     deviations = given.deviations[layers]
     freedom = given.freedom[layers]
     deviation = np.average(deviations**2, weights=freedom) ** 0.5
@@ -341,12 +344,6 @@ _FIXES_OF_CHANGES = {
     "noise that depends on the batch": "take the noise's deviation only from sigma, C and B, and add it once "
     "a step",
 }
-_CHANGES = "The batch changes the noise: at {1} it is {2:.3g} times as large."
-
-
-def _always(m: Measured) -> bool:
-    """Returns True, for a cause that fits if no earlier cause does."""
-    return True
 
 
 # The row of the report for each symptom that is not the name of a row.
@@ -371,7 +368,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "layers clipped by themselves",
-        lambda m: _find_separate_layers(m)[1:] and m.name_layers(_find_separate_layers(m)),
+        functools.partial(_find_separate_layers, least=2),
         "Several layers stop at C with one example: {0}.",
     ),
     (
@@ -397,7 +394,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0} clipped apart from other layers",
-        lambda m: m.name_layers(_find_separate_layers(m)),
+        functools.partial(_find_separate_layers, least=1),
         "It stops at C while other layers move too.",
     ),
     (
@@ -407,7 +404,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         _EXCESS,
-        _always,
+        lambda m: True,  # if no earlier cause fits
         "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
     ),
 ]
@@ -416,7 +413,7 @@ CAUSES = [
     Cause(
         "replay",
         "noise that does not follow the seed",
-        lambda m: not m.replays and is_replay_like_noise(m),
+        lambda m: not m.replays and m.replays_like_noise,
         "Two calls with the same seed differ as much as two draws of the noise: the seed does not determine "
         "it.",
         "draw the noise from {m.phrases.generator}; until then only the noise can be checked",
@@ -527,19 +524,15 @@ CAUSES = [
         "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
         "state the noise multiplier that all layers have, about {2:.3g}",
     ),
-    Cause(
-        "noise and data",
-        "{0}",
-        functools.partial(_find_change, row="noise and data"),
-        _CHANGES,
-        "{3}",
-    ),
-    Cause(
-        "empty batch",
-        "{0}",
-        functools.partial(_find_change, row="empty batch"),
-        _CHANGES,
-        "{3}",
+    *(
+        Cause(
+            row,
+            "{0}",
+            functools.partial(_find_change, row=row),
+            "The batch changes the noise: at {1} it is {2:.3g} times as large.",
+            "{3}",
+        )
+        for row in ("noise and data", "empty batch")
     ),
     Cause(
         "shape",

@@ -13,27 +13,28 @@ _SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors of the feature
 _IGNORED = -100  # the label that losses for language models ignore, in torch and most libraries
 
 
-def read_columns(name: str, batch: Any) -> Columns:
+def read_columns(batch: Any) -> Columns:
     """Returns NumPy copies of the arrays in a batch, each of shape (rows, ...).
 
     Args:
-      name: the name of the batch in error messages.
       batch: arrays or tensors in dicts, lists or tuples.
 
     Raises:
       InputError: the batch is empty, or its arrays have different numbers of rows.
     """
-    columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
-    advice = "give features, and labels if there are any"
-    require(columns, f"`{name}={shown(batch)}` has no array: {advice}")
-    rows = columns[0].shape[:1]  # (number of rows,), or () for an array without axes
+    columns = list(map(trees.to_numpy, trees.collect_leaves("batch", batch).values()))
+    require(
+        columns, f"`batch={shown(batch)}` has no array: give features, and labels if there are any"
+    )
+    shape = columns[0].shape
     for column in columns:
         is_number = column.dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
-        require(is_number, f"`{name}` has values of type {column.dtype}: give numbers")
-        sizes = f"{rows} and {column.shape[:1]}"
-        same_size = column.shape[:1] == rows != ()
-        require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {sizes}")
-    require(len(columns[0]), f"`{name}` has no example: give at least one")
+        require(is_number, f"`batch` has values of type {column.dtype}: give numbers")
+        require(
+            column.shape[:1] == shape[:1] != (),  # () for an array without axes
+            f"`batch` has arrays of shapes {shape} and {column.shape}: give one row per example",
+        )
+    require(len(columns[0]), "`batch` has no example: give at least one")
     return columns
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check.report import describe_error
 from audit.check.trees import Array, Integers
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, describe_error, number, require, shown
 
 MAX_BATCHES = 100_000  # of a pass that is read to its end
 
@@ -44,17 +43,19 @@ def make_draw(loader: Any) -> Draw:
       InputError: the loader is anything else.
     """
     if not isinstance(loader, Iterable):
-        message = f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader"
-        require(callable(loader), message)
+        require(
+            callable(loader),
+            f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader",
+        )
         draw: Draw = loader
         return draw
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
-    message = (
-        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
+    require(
+        not isinstance(sampler, Iterator),
+        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew",
     )
-    require(not isinstance(sampler, Iterator), message)
     return functools.partial(_iterate, loader, sampler)
 
 
@@ -86,9 +87,8 @@ def _is_single(given: Any) -> bool:
         return False
     if not len(given):
         return hasattr(given, "dtype")  # an array is an empty batch
-    is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
-    first = given[0]
-    return is_column or isinstance(first, int) or tuple(getattr(first, "shape", (1,))) == ()
+    is_column = getattr(given, "shape", ())[1:] == (1,)  # as argwhere gives it
+    return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
@@ -144,17 +144,14 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
-    message = f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    require(np.all(is_inside), message)
+    require(
+        np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
+    )
     return drawn
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns up to `most` batches from the user's function.
-
-    Raises:
-      InputError: they are not vectors of integers.
-    """
+    """Returns up to `most` batches from the user's function; raises InputError unless they have indices."""
     if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
@@ -169,10 +166,9 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> Array:
-    """Returns a batch of indices from any library as a NumPy array; a column or row becomes a vector.
+    """Returns a batch of any library as a NumPy array; a column or row becomes a vector.
 
-    Raises:
-      InputError: the batch has parts of different shapes.
+    Raises InputError for parts of different shapes.
     """
     if hasattr(batch, "cpu"):  # a tensor of torch may be on a GPU
         batch = batch.cpu()

@@ -94,6 +94,17 @@ class Measured(NamedTuple):
         return self.replay.norm <= min(self.replay.tolerance, 1e100)  # both may overflow
 
     @property
+    def replays_like_noise(self) -> bool:
+        """True if two calls with the same seed differ like two draws of the noise.
+
+        Each parameter then differs by sqrt(2) sigma. The norm of many normal numbers has standard deviation
+        sigma, and 3.3 standard deviations give a test at level 0.001.
+        """
+        sigma = self.probe.settings.noise_multiplier
+        expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
+        return bool(abs(self.replay.norm - expected) < 3.3 * sigma)
+
+    @property
     def interacts(self) -> bool:
         """True if examples change each other's gradients."""
         is_measured = isinstance(self.interaction, Movement)
@@ -120,15 +131,13 @@ class Measured(NamedTuple):
         return ", ".join(self.probe.layer_names[i] for i in layers[:4])
 
 
-def measure_step(
-    probe: StepProbe, seeds: int | None, tell: Callable[[str], object] = str
-) -> Measured:
+def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
     """Replays a step, tries examples, draws its noise, and tests the noise.
 
     Args:
       probe: the step.
       seeds: the number of draws of the noise; None for the default.
-      tell: a function to call with a line on the time of the check, and with a line after each part.
+      tell: a function to call with lines on the progress.
 
     Raises:
       RefusedError: the step fails on the given batch.
@@ -175,7 +184,7 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
         hides_noise = "noise_multiplier=0: no noise is expected"
     elif m.drawn.given.not_finite:
         hides_noise = "the step is not finite at some seeds"
-    elif not m.replays and not is_replay_like_noise(m):
+    elif not (m.replays or m.replays_like_noise):
         # It may be an optimizer with running means, which rescale the noise too.
         hides_noise = "the step keeps state, which hides it"
     if m.replays and m.drawn and m.drawn.is_sign_step():
@@ -210,17 +219,6 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
             if _is_changed_after_noise(m, other_effect):
                 tests.clear()
     return p_values
-
-
-def is_replay_like_noise(m: Measured) -> bool:
-    """Returns True if two calls with the same seed differ like two draws of the noise.
-
-    Each number then differs by sqrt(2) sigma. The norm of many normal numbers has standard deviation sigma,
-    and 3.3 standard deviations give a test at level 0.001.
-    """
-    sigma = m.probe.settings.noise_multiplier
-    expected = sigma * (2 * np.sum(m.probe.is_trained)) ** 0.5
-    return bool(abs(m.replay.norm - expected) < 3.3 * sigma)
 
 
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:

@@ -30,7 +30,7 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      places: half of how far exchanging two very different examples in a row moves the step, by row.
+      places: by row, half of the movement if two very different examples are exchanged in this row.
       refusal: why examples replaced the first row; empty if they were added to the batch.
     """
 
@@ -103,7 +103,7 @@ class TriedExamples:
         # The contribution of the replaced row is 0, the others are twice the movements. The triangular factor
         # of these vectors has the same distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
-        points = np.pad(factor, ((0, 0), (1, 0))).T
+        points = np.insert(factor.T, 0, 0, axis=0)
         center = np.mean(points, axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
@@ -247,14 +247,13 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     """
     measured = []
     reason = tried.refusal
-    for both, first, second in _list_parts(tried, probe.rows):
+    for batches in _list_parts(tried, probe.rows):
         try:
-            after_both = probe.run(both, 0)
-            separately = [probe.run(first, 0), probe.run(second, 0)]
+            after_both, *separately = [probe.run(batch, 0) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        measured.append(probe.measure([after_both, probe.base], separately, first))
+        measured.append(probe.measure([after_both, probe.base], separately, batches[1]))
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
@@ -270,7 +269,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
         # An odd number: a step that clips pairs of examples then clips the last example of the first part
         # together with the first example of the second part.
         half = (len(columns) // 2) | 1
-        parts = [columns, columns[:half], columns[half:]]
+        parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]
     size = len(rows[0])
     if size == 1:
@@ -315,10 +314,9 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
             movement = probe.measure([second, other_first], [first, other_second], rows)
-            difference = movement.vector
             noise = second - other_second
-            products = np.abs(probe.sum_layers(difference * noise))
-            lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
+            products = np.abs(probe.sum_layers(movement.vector * noise))
+            lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # Layers that do not change have product and length 0.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, bool(is_parallel)))

@@ -110,9 +110,9 @@ class DrawnNoise(NamedTuple):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
-                edges.append(np.nanquantile(distances, [0.05, 0.95]))
-        low, high = np.reshape(edges, (-1, 2)).T
-        return len(edges) > 1 and bool(np.max(high) < 1.15 * np.min(low))
+                edges += np.nanquantile(distances, [0.05, 0.95]).tolist()
+        # Two edges are those of a single batch.
+        return len(edges) > 2 and bool(np.max(edges) < 1.15 * np.min(edges))
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
@@ -185,21 +185,18 @@ def _draw_at(
       seeds: the seeds.
       is_fine: (p,) True for parameters with rounding so fine that noise changes them at every seed.
       is_kept: (p,) True for parameters whose draws are stored.
-
-    Raises:
-      RefusedError: the step rejects the batch.
     """
     reference = probe.run(rows, 0)
     differs = np.zeros(probe.start.size, bool)
     not_finite = 0
-    kept = []
+    after_steps = []
     for seed in seeds:
         after = probe.run(rows, seed)
         differs |= after != reference
         not_finite += not np.all(np.isfinite(after))
-        kept.append(after[is_kept])
+        after_steps.append(after[is_kept])
 
-    draws = (np.array(kept) - probe.start[is_kept]) / probe.settings.deviation
+    draws = (np.array(after_steps) - probe.start[is_kept]) / probe.settings.deviation
     squares = np.zeros(probe.start.size)
     squares[is_kept] = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
@@ -222,30 +219,30 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     for row in ("independence", "shape", "noise and data", "empty batch"):
         p_values[row] = {}
     if np.sum(drawn.has_noise) >= 2:
-        p_values["independence"] = _test_independence(drawn)
-        p_values["shape"] = _test_shape(drawn)
+        for name, values in drawn.group_noise().items():
+            p_values["independence"] |= _test_independence(name, values)
+            p_values["shape"] |= _test_shape(name, values)
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # otherwise that is a finding, which needs no test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
 
-def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise is normal, and that its norm in each group varies accordingly.
+def _test_shape(name: str, values: Vector) -> dict[str, float]:
+    """Tests that the noise (n, p) of a group of parameters is normal, and that its norm varies accordingly.
 
     For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
     2 / 9p (Wilson and Hilferty, 1931).
     """
     p_values = {}
-    for name, values in drawn.group_noise().items():
-        size = values.shape[1]
-        if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
-            p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
-        if size >= 8:  # the power 1/3 of fewer numbers is not normal
-            squares = np.sum(values**2, axis=1)
-            roots = np.cbrt(squares / np.mean(squares))
-            ratio = np.var(roots, ddof=1) * 9 * size / 2
-            p_values[f"the length of {name}"] = _test_variance(ratio, len(values))
+    seeds, size = values.shape
+    if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
+        p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
+    if size >= 8:  # the power 1/3 of fewer numbers is not normal
+        squares = np.sum(values**2, axis=1)
+        roots = np.cbrt(squares / np.mean(squares))
+        ratio = np.var(roots, ddof=1) * 9 * size / 2
+        p_values[f"the length of {name}"] = _test_variance(ratio, seeds)
     return p_values
 
 
@@ -282,22 +279,21 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
-def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that noise is uncorrelated between consecutive seeds and between parameters."""
+def _test_independence(name: str, values: Vector) -> dict[str, float]:
+    """Tests that the noise (n, p) of a group is uncorrelated between consecutive seeds and parameters."""
     p_values = {}
-    for name, values in drawn.group_noise().items():
-        noise = stats.zscore(values)
-        seeds, numbers = noise.shape
-        if name == ALL_LAYERS:
-            # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
-            # distribution of a correlation makes its test conservative.
-            correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
-            deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
-            p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
-        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
-        # The variance of the sum of independent numbers is the sum of their variances.
-        ratio = np.mean(np.sum(noise, axis=1) ** 2) / numbers
-        p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
+    noise = stats.zscore(values)
+    seeds, size = noise.shape
+    if name == ALL_LAYERS:
+        # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
+        # distribution of a correlation makes its test conservative.
+        correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
+        deviations = np.abs(correlation) * np.sqrt((seeds - 2) * size)
+        p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
+    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
+    # The variance of the sum of independent numbers is the sum of their variances.
+    ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
+    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
     return p_values
 
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import examples, trees
-from audit.check.report import describe_error
 from audit.check.trees import Columns, Mask, Vector
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, describe_error, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
 _RETURN = "return the parameters' own tree"
@@ -109,7 +108,7 @@ class StepProbe:
         self.settings = settings
         self._params = params
         self._batch = batch
-        self.rows = examples.read_columns("batch", batch)
+        self.rows = examples.read_columns(batch)
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
@@ -157,7 +156,14 @@ class StepProbe:
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
-        params = trees.map_tree(self._params, functools.partial(_copy_leaf, values), "params")
+
+        def copy_leaf(name: str, leaf: Any) -> Any:
+            """Returns an array like `leaf` with the values of its layer, or a copy if it is not a layer."""
+            if name not in values:
+                return copy.deepcopy(leaf)
+            return trees.restore(values[name].reshape(leaf.shape), leaf)
+
+        params = trees.map_tree(self._params, copy_leaf, "params")
         remaining = iter(rows)
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
@@ -201,7 +207,7 @@ class StepProbe:
         """
         changed = copy.copy(self)
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed._read_numbers(changed._call(self.rows, 0))
+        changed.base = changed.run(self.rows, 0)
         return changed
 
     def measure(
@@ -268,10 +274,3 @@ class StepProbe:
         if self.settings.noise_multiplier:  # noise moves all parameters of a trained layer
             is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
         return np.where(is_moved, rounding, 0)
-
-
-def _copy_leaf(values: Mapping[str, Vector], name: str, leaf: Any) -> Any:
-    """Returns an array like `leaf` with the values of its layer, or a copy if it is not a layer."""
-    if name not in values:
-        return copy.deepcopy(leaf)
-    return trees.restore(values[name].reshape(leaf.shape), leaf)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.version import __version__
-from audit.written import write_json
+from audit.written import printable, write_json
 
 PASSED = "passed"
 FAILED = "failed"
@@ -77,7 +77,7 @@ class FindingsError(AssertionError):
 class CheckReport(NamedTuple):
     """The report on a step, batches, the noise of many steps or a claimed epsilon.
 
-    It prints as a table of the checks, followed by the bugs.
+    `str` gives a table of the checks, and the bugs.
 
     Attributes:
       subject: "step", "batches", "noise" or "accounting".
@@ -178,8 +178,7 @@ class CheckReport(NamedTuple):
             for text in (finding.meaning, f"Fix: {finding.fix}"):
                 lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
         # Names of layers and error messages may contain control characters, which a terminal would obey.
-        characters = (c if c.isprintable() or c == "\n" else "?" for c in "\n".join(lines))
-        return "".join(characters)
+        return printable("\n".join(lines))
 
 
 def make_report(
@@ -205,17 +204,17 @@ def make_report(
     for row, outcome in outcomes.items():
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
-        found = [bug for bug in given if bug.check == row]
+        bugs_of_row = [bug for bug in given if bug.check == row]
         if rejected[row] or not outcome.p_values:
-            found += outcome.findings
-        bugs += found
-        names = list(dict.fromkeys(bug.name for bug in found))
+            bugs_of_row += outcome.findings
+        bugs += bugs_of_row
+        names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
         if rejected[row] and not names:  # a bug of another row explains it
             names = ["not as expected: see the findings below"]
         result = PASSED
         if names:
             result = FAILED
-        elif not outcome.tried or np.any(np.isnan(list(outcome.p_values.values()))):
+        elif not outcome.tried or any(map(np.isnan, outcome.p_values.values())):
             result = UNTRIED
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))
     needed = needed or tuple(outcomes)
@@ -230,20 +229,11 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
     Args:
       p_values: the p-values by row and by name of the test.
     """
-    tests = [(row, test) for row in p_values for test in p_values[row]]
-    values = np.array([p_values[row][test] for row, test in tests])
-    order = np.argsort(values)  # NaN is last
-    # Holm divides the level by the number of tests that are not rejected yet.
-    is_small = values[order] <= LEVEL / np.arange(len(tests), 0, -1)
-    count = np.argmin([*is_small, False])
-    rejected: dict[str, list[str]] = {row: [] for row in p_values}
-    for i in sorted(order[:count]):
-        row, test = tests[i]
-        rejected[row].append(test)
+    values = np.sort([value for tests in p_values.values() for value in tests.values()])
+    # Holm divides the level by the number of tests that are not rejected yet. NaN is last.
+    is_small = values <= LEVEL / np.arange(len(values), 0, -1)
+    count = np.argmin([*is_small, False])  # the first that is not small
+    rejected = {}
+    for row, tests in p_values.items():
+        rejected[row] = [test for test in tests if tests[test] in values[:count]]
     return rejected
-
-
-def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error on one line, truncated if long."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

@@ -18,6 +18,7 @@ from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, m
 from audit.errors import InputError, number, require
 from audit.written import counted
 
+# Checks that must run for a step to pass, and all checks.
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 
@@ -31,7 +32,7 @@ class StepOptions(NamedTuple):
     """
 
     seeds: int | None = None
-    tell: Callable[[str], object] = str
+    tell: Callable[[str], object] = str  # ignores the line
 
 
 def check_step(
@@ -104,8 +105,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
     Args:
       probe: the step.
-      seeds: the number of draws of the noise; None for the default.
-      tell: see `StepOptions`.
+      seeds, tell: see `StepOptions`.
     """
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
@@ -119,7 +119,10 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
     outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
-    outcomes["replay"] = CheckOutcome("same seed, same step")
+    replayed = "same seed, same step"
+    if not m.replays:
+        replayed = f"two calls with one seed differ by {m.replay.norm:.3g} eta C / B"
+    outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.hides_movements)
     if m.replays and m.tried.is_any_moved:
@@ -193,7 +196,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # It is a difference of four steps, and a movement is one of two.
+    # This is a difference of four steps, and a movement of two.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _hide(measured.tolerance)
     text = (
@@ -219,7 +222,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
 
     # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
     freedom = np.sum(given.freedom)
-    level = LEVEL / max(sum(map(len, m.p_values.values())), 1)
+    level = LEVEL / sum(map(len, m.p_values.values()))
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     text = (
         f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; from "

@@ -48,7 +48,7 @@ class TorchStep:
         self._model = model
         named = model.named_parameters()
         self._trained = {name: parameter for name, parameter in named if parameter.requires_grad}
-        self.params = {name: one.detach().clone() for name, one in self._trained.items()}
+        self.params = {name: p.detach().clone() for name, p in self._trained.items()}
         require(
             self.params, "`model` has no parameter that requires a gradient: give a trained one"
         )

@@ -20,6 +20,7 @@ from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
 from audit.storage import files
 from audit.tasks.task import Sources
+from audit.written import printable
 
 # The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -132,16 +133,6 @@ def _report_error(message: str) -> int:
     """Prints an error as a single line on stderr, and returns the exit status for user errors."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return dispatch.USAGE_ERROR
-
-
-def printable(text: str) -> str:
-    r"""Returns a text with control characters, except line breaks, escaped as in \x1b."""
-    characters = []
-    for character in text:
-        if not character.isprintable() and character != "\n":
-            character = repr(character)[1:-1]
-        characters.append(character)
-    return "".join(characters)
 
 
 def one_line(message: str) -> str:

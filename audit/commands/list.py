@@ -22,7 +22,7 @@ from audit.report import listing
 from audit.settings import make
 from audit.storage import files
 from audit.storage.store import hash_of
-from audit.written import write_json
+from audit.written import printable, write_json
 
 if TYPE_CHECKING:
     from audit.report.subjects import Subject
@@ -50,7 +50,7 @@ def main() -> None:
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
-        print(cli.printable(listing.as_table(rows)))
+        print(printable(listing.as_table(rows)))
     else:
         print(cli.one_line(f"no audits in {FLAGS.out}: run an audit, or name another with `out`"))
 

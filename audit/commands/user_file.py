@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.errors import InputError, require
+from audit.errors import InputError, describe_error, require
 from audit.runtime import installed
 from audit.runtime.machine import prepare_jax
 
@@ -46,7 +46,6 @@ def run_user_file(flag: str, value: str) -> UserFile:
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
     except (Exception, SystemExit) as error:  # any error of the user's code
-        message = " ".join(str(error).split())[:200]
-        raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
+        raise InputError(f"{path.name} fails with {describe_error(error)}") from error
     require(name in definitions, f"{path.name} has no {name}: define it, or name another")
     return UserFile(path, name, definitions)
