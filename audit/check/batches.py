@@ -51,7 +51,7 @@ class _DrawnBatches(NamedTuple):
       sizes: (batches,) the sizes of the batches.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
-      rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
+      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
       are_whole: True if every pass was read to its end.
     """
 
@@ -60,7 +60,7 @@ class _DrawnBatches(NamedTuple):
     sizes: Integers
     examples: int
     sampling_rate: float
-    rate: float
+    measured_rate: float
     are_whole: bool
 
 
@@ -153,14 +153,14 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
         # A pass may have more batches.
         batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
-        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.rate)
+        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
     if is_once and log_once < _LOG_CERTAIN:
         # Nonempty shuffled batches have equal sizes except for the last of a pass, or sizes that differ by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
     # The probability that all Poisson batches have the size of the first.
-    log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.rate)
+    log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
 
 
@@ -186,7 +186,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     }
     # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     rejected = find_rejected_tests({row: rows[row].p_values for row in rows})
-    if not kind and not any(rejected.values()):
+    if kind == UNRECOGNISED and not any(rejected.values()):
         kind = POISSON
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
@@ -260,7 +260,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     upper q-quantile.
     """
     stated = drawn.sampling_rate
-    rate = drawn.rate
+    rate = drawn.measured_rate
     trials = drawn.examples * len(drawn.sizes)
     total = stats.binomtest(int(drawn.sizes.sum()), trials, stated)
     level = LEVEL / 4  # Bonferroni, for the four tests of Poisson batches
@@ -296,7 +296,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     batch exceeds it.
     """
     sizes = drawn.sizes
-    law = stats.binom(drawn.examples, drawn.rate)
+    law = stats.binom(drawn.examples, drawn.measured_rate)
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut = 2 * min(none_larger, none_smaller)
@@ -348,7 +348,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
-    pairs = examine_pairs(members.T @ members, observed, drawn.rate**2, "batches", batches)
+    pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, "batches", batches)
     together = CheckFinding(
         "together",
         "examples that come together",
@@ -358,7 +358,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     return {
         "every example": _describe_test(
             f"in {counts.min():.0f} to {counts.max():.0f} batches",
-            _test_spread(counts, stats.binom(batches, drawn.rate)),
+            _test_spread(counts, stats.binom(batches, drawn.measured_rate)),
             unequal,
         ),
         "together": _describe_test(
@@ -388,7 +388,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
     # Two batches agree on an example if both or neither has it. This is a union bound over pairs of batches.
-    log_same_choice = math.log(drawn.rate**2 + (1 - drawn.rate) ** 2)
+    log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
         bugs.append(

@@ -13,7 +13,7 @@ import numpy as np
 from audit.check import noise
 from audit.check.measured import Measured
 from audit.check.movements import COARSE, SAME
-from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, QUARTER
+from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
 _AT_C = 5e-3  # a norm this close to C counts as C
@@ -57,7 +57,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     if not m.tried.violations:
         explained.add("excess")
     if m.hides_noise:
-        explained |= {"noise", *_OTHER_ROWS_OF_NOISE}
+        explained |= {"noise", *OTHER_ROWS}
     for cause in CAUSES:
         fit = cause.symptom not in explained and cause.signature(m)
         if fit:
@@ -160,10 +160,10 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     if not (is_other and agrees and is_nearer):
         return ()
-    _, _, rate, size = m.probe.settings
+    stated = m.probe.settings
     fits = [
-        f"B = {size / factor:.4g} where {size:g} is stated",
-        f"a learning rate of {rate * factor:.4g} where {rate:g} is stated",
+        f"B = {stated.batch_size / factor:.4g} where {stated.batch_size:g} is stated",
+        f"a learning rate of {stated.learning_rate * factor:.4g} where {stated.learning_rate:g} is stated",
         *find_factors(m, "movements and noise", factor, _AT_C),
     ]
     return factor, "; or ".join(fits)
@@ -200,8 +200,7 @@ def _is_clipped_by_number(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of layers that one example moves by C, if no example moves a layer by more.
 
-    We choose the example with the most layers at C. Together, these layers move by more than C. Without
-    `least` such layers, the result is empty.
+    We choose the example with the most layers at C. With fewer than `least` such layers, the result is empty.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
@@ -348,7 +347,6 @@ _FIXES_OF_CHANGES = {
 
 # The row of the report for each symptom that is not the name of a row.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-_OTHER_ROWS_OF_NOISE = ("independence", "shape", "noise and data", "empty batch")
 # Mistakes in clipping: the name, the signature and its description, after the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
@@ -480,7 +478,7 @@ CAUSES = [
         _find_missing,
         "These {0} are often the same for two seeds: they show the sum of gradients.",
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
-        explains=_OTHER_ROWS_OF_NOISE,
+        explains=OTHER_ROWS,
     ),
     Cause(
         "independence",
@@ -489,7 +487,7 @@ CAUSES = [
         "{1} of {2} seeds give exactly the noise of another: two steps reveal the gradients.",
         "make the generator once, before training, or seed it with the whole seed of the step: "
         "{m.phrases.generator}",
-        explains=("noise", *_OTHER_ROWS_OF_NOISE),
+        explains=("noise", *OTHER_ROWS),
     ),
     Cause(
         "independence",
@@ -498,7 +496,7 @@ CAUSES = [
         "Sums or differences of numbers carry less noise than the accountant assumes; seen in {0}.",
         "draw a number for every parameter, with another key in every layer and another generator on every "
         "worker; do not subtract the mean of the numbers",
-        explains=_OTHER_ROWS_OF_NOISE,  # whose tests assume independent numbers
+        explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
         "independence",

@@ -26,6 +26,12 @@ AT_ONE = "at one value"
 GRID = "on a grid"
 CLAMPED_SUM = "at ends of the sum"
 
+OTHER_ROWS = (
+    "independence",
+    "shape",
+    "noise and data",
+    "empty batch",
+)  # of the report, after "noise"
 _MIN_DEVIATION = 0.01  # times the stated one: a parameter with less has no noise
 
 
@@ -198,7 +204,7 @@ def _draw_at(
 
     draws = (np.array(after_steps) - probe.start[is_kept]) / probe.settings.deviation
     squares = np.zeros(probe.start.size)
-    squares[is_kept] = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
+    squares[is_kept] = len(seeds) * np.var(draws, axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
     silent = probe.sum_layers(is_fine & ~differs)
@@ -216,7 +222,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     If fewer than two parameters have noise, only the deviations are tested.
     """
     p_values = {"noise": _test_deviations(drawn)}
-    for row in ("independence", "shape", "noise and data", "empty batch"):
+    for row in OTHER_ROWS:
         p_values[row] = {}
     if np.sum(drawn.has_noise) >= 2:
         for name, values in drawn.group_noise().items():
@@ -352,7 +358,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # Two draws agree if they are neighbours in the floating-point type of the parameter, or closer than
     # errors of float64 arithmetic.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    is_tie = _find_ties(draws, tolerances)
+    is_tie = _mark_ties(draws, tolerances)
     count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
     num_at_ends -= 2 * numbers  # the ends themselves
@@ -373,14 +379,14 @@ def find_ties(drawn: DrawnNoise) -> str:
 
     # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
-    added = np.count_nonzero(_find_ties(np.concatenate([draws, other]), tolerances)) - count
-    shared = added - np.count_nonzero(_find_ties(other, tolerances))
+    added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
+    shared = added - np.count_nonzero(_mark_ties(other, tolerances))
     if shared <= 0.15 * added:
         return kind
     return CLAMPED_SUM if kind == AT_ENDS else ""
 
 
-def _find_ties(draws: Vector, tolerances: Vector) -> Mask:
+def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
     """Returns (n - 1, numbers) True for sorted draws (n, numbers) that agree with the next smaller one."""
     return np.asarray(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
 

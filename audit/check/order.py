@@ -70,9 +70,9 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
     for i, drawn in enumerate(passes):
-        lengths = list(map(len, drawn.batches))
-        sizes[i, : len(lengths)] = lengths
-        steps[i, np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
+        for k, batch in enumerate(drawn.batches):
+            sizes[i, k] = len(batch)
+            steps[i, batch] = k
 
     tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:

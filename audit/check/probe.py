@@ -1,6 +1,6 @@
 """A step as a function from a batch and a seed to a vector, and the rounding errors of measuring it.
 
-Movements are in units of eta C / B, the farthest that a single example may move the parameters.
+Movements are in units of eta C / B, the limit for a single example.
 """
 
 import copy

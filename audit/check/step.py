@@ -20,7 +20,7 @@ from audit.written import counted
 
 # Checks that must run for a step to pass, and all checks.
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
-ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
+ROWS = (*NEEDED, *noise.OTHER_ROWS)
 
 
 class StepOptions(NamedTuple):
@@ -166,7 +166,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations and tried.tolerance > COARSE:
-        return _hide(tried.tolerance)
+        return _describe_rounding(tried.tolerance)
     if not tried.violations and not tried.is_clipping_seen:
         text = (
             f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
@@ -179,7 +179,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     return CheckOutcome(text, figures={"movements": norms})
 
 
-def _hide(tolerance: float) -> CheckOutcome:
+def _describe_rounding(tolerance: float) -> CheckOutcome:
     """Returns the outcome of a check whose measurements are smaller than rounding."""
     return _untried(
         f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return "
@@ -198,7 +198,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried("the step is not finite")
     # This is a difference of four steps, and a movement of two.
     if measured.tolerance > 2 * COARSE and not m.interacts:
-        return _hide(measured.tolerance)
+        return _describe_rounding(measured.tolerance)
     text = (
         f"two parts of a batch and the sum of their effects differ by {measured.norm:.2g} C "
         f"(tolerance {measured.tolerance:.2g})"
