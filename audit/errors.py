@@ -30,7 +30,7 @@ def shown(value: object) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error of a user's code, as in `shown`."""
+    """Returns the type and the message of an error, as in `shown`."""
     return f"{type(error).__name__}: {shown(str(error))}".removesuffix(": ")
 
 

@@ -107,8 +107,8 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
     name = f"raw noise of {ratio:.4g} times the stated deviation"
     findings = []
-    level = LEVEL / 2  # Bonferroni, for the two tests
-    if whitened.p_value <= level:  # correlated steps explain a wrong size, too
+    level = LEVEL / 2  # Bonferroni, for two tests
+    if whitened.p_value <= level:  # correlated steps explain a wrong size
         correlated = CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
         findings.append(correlated)
     elif p_size <= level:

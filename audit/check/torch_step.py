@@ -28,7 +28,7 @@ class TorchStep:
       changed_buffers: the names of floating-point buffers that have differed between calls.
 
     Raises:
-      InputError: the model is not a module of torch, or no parameter requires a gradient.
+      InputError: the model is not a torch module, or no parameter requires a gradient.
 
     >>> import torch
     >>> network = torch.nn.Linear(3, 1)
@@ -44,13 +44,13 @@ class TorchStep:
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
         is_module = hasattr(type(model), "named_parameters")
-        require(is_module, f"`model={shown(model)}` is not a module of torch: give the trained one")
+        require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model
         named = model.named_parameters()
         self._trained = {name: parameter for name, parameter in named if parameter.requires_grad}
         self.params = {name: p.detach().clone() for name, p in self._trained.items()}
         require(
-            self.params, "`model` has no parameter that requires a gradient: give a trained one"
+            self.params, "`model` has no parameter that requires a gradient: give the trained model"
         )
         self._optimizer = optimizer
         self._train_batch = train_batch

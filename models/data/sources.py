@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.errors import InputError, require, shown
+from audit.errors import InputError, describe_error, require, shown
 from audit.tasks.task import Sources, checksum_of
 
 Arrays = dict[str, np.ndarray]
@@ -216,7 +216,7 @@ def _explain(error: Exception) -> str:
     """Returns an error in one line: the message of an InputError, or the type and the message."""
     if isinstance(error, InputError):
         return str(error)
-    return f"{type(error).__name__}: {shown(str(error))}"
+    return describe_error(error)
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
