@@ -83,10 +83,8 @@ def restore(values: Array, leaf: Any) -> Any:
     """Returns values as an array or tensor of the same library, type and device as `leaf`."""
     if hasattr(leaf, "new_tensor"):  # a tensor of torch
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)
-    if isinstance(leaf, np.ndarray | np.generic):
-        return np.array(values, dtype=leaf.dtype)
-    # Otherwise it is an array of JAX, which is loaded.
-    return sys.modules["jax"].numpy.array(values, dtype=leaf.dtype)
+    # NumPy and JAX follow the array API standard.
+    return leaf.__array_namespace__().asarray(values, dtype=leaf.dtype, copy=True)
 
 
 def get_spacing(leaf: Any) -> float:
