@@ -154,11 +154,13 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    is_other = factor > 1.003 + 2 * tried.tolerance or (tried.is_clipped and factor < 1 - error)
-    agrees = 0.9 * deviation < tried.reach < 1.01 * factor
+    is_another_size = factor > 1.003 + 2 * tried.tolerance or (
+        tried.is_clipped and factor < 1 - error
+    )
+    agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor describes the noise better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not (is_other and agrees and is_nearer):
+    if not (is_another_size and agrees_with_noise and is_nearer):
         return ()
     stated = m.probe.settings
     fits = [
@@ -170,7 +172,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the mistakes that explain the size at which clipping stops examples, and the best one."""
+    """Returns the best and all explanations of the size at which clipping stops examples; false without one."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -212,7 +214,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 
 
 def _find_left_out(m: Measured, least: float) -> str:
-    """Returns the names of layers without which no example exceeds C, or an empty list.
+    """Returns the names of layers without which no example exceeds C, or "".
 
     Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
     the layers.
