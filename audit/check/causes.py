@@ -172,7 +172,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best and all explanations of the size at which clipping stops examples, or a false value."""
+    """Returns the best and all explanations of the size to which examples are clipped, or a false value."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
