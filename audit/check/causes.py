@@ -285,8 +285,8 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the wrong deviation of the noise, its range and layers, the mistakes that fit, and sigma.
 
-    The wrong layers are those with a rejected test, or else all trained layers. Sigma is that of all layers
-    together.
+    The wrong layers are those with a rejected test, or else all trained layers. Sigma is the smallest of all
+    layers.
     """
     given = m.drawn.given
     # Shared noise leaves fewer independent numbers than the test of the deviation assumes.
