@@ -103,7 +103,7 @@ class TriedExamples:
         # The contribution of the replaced row is 0, the others are twice the movements. The triangular factor
         # of these vectors has the same distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
-        points = np.insert(factor.T, 0, 0, axis=0)
+        points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
