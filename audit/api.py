@@ -1,4 +1,4 @@
-"""The public functions for audits and lower bounds. They only print progress."""
+"""The public functions for audits and lower bounds. They print progress, but not results."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Laws of the evidence of audits with an exactly known truth, to calibrate the methods.
+"""Distributions of the evidence of audits, with an exactly known leak, to calibrate the methods.
 
     GAUSSIAN            one canary per run: independent scores N(mu, 1) inserted, N(0, 1) left out
     INDEPENDENT_COINS   several canaries per run, each inserted by its own coin, with the same scores

@@ -1,4 +1,4 @@
-"""Words that request measured Lipschitz constants, without imports to keep help quick."""
+"""Values of flags that request measured Lipschitz constants. Imports nothing, so help is quick."""
 
 MEASURED = "measured"  # also the word in tables
 UNMEASURED = "none"

@@ -18,8 +18,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
 
-Arrays are flat, or (runs, canaries) for several canaries per run. A run without a scored canary must then
-insert all other canaries, or else bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. In this case, a run without the scored
+canary must insert all other canaries, or the bounds are too high.
 """
 
 import shlex

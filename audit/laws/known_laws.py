@@ -1,8 +1,8 @@
 """Pairs of score distributions with a known epsilon, most of them without a Gaussian trade-off curve.
 
-An epsilon that is converted from mu with a Gaussian curve is too large if far scores reveal less than under
-that curve (Laplace, randomised response, logistic, Student t), and too small if they reveal more (subsampled
-Gaussian).
+If we convert mu to epsilon with a Gaussian curve, epsilon is too large if extreme scores reveal less than
+under that curve (Laplace, randomised response, logistic, Student t), and too small if they reveal more
+(subsampled Gaussian).
 """
 
 import functools

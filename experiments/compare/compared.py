@@ -1,4 +1,4 @@
-"""The compared mechanism, the budget of each method, and the settings of the methods that train it.
+"""The audited mechanism, the budget of each method, and the settings of the methods that train.
 
 Importing this module does not import JAX.
 """

