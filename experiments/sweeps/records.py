@@ -1,4 +1,4 @@
-"""Tables of records. A record has the values of a row by the name of the field, and a column shows one field."""
+"""Tables of records. A record maps the names of fields to the values of a row. A column shows one field."""
 
 from collections.abc import Sequence
 from operator import itemgetter
