@@ -1,8 +1,8 @@
 """Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
 
 Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
-not inserted, its cosine with the model update has a known distribution. So every run can insert all canaries,
-and a few runs are enough for a strong bound (`exact_null`):
+not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
+bound (`exact_null`):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries

@@ -9,8 +9,8 @@ adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies are files with the matrix, or with Toeplitz coefficients as jax_privacy's `toeplitz` returns
-them. We do not scale S. If its columns are scaled to norm 1, sigma changes too.
+Other strategies are files with the matrix, or with Toeplitz coefficients as in jax_privacy's `toeplitz`. We
+do not scale S.
 """
 
 import hashlib

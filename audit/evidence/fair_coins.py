@@ -1,9 +1,8 @@
 """Tests that reject a user's unfair or dependent coins before a bound uses them.
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
-with the same probability, which they estimate (`canaries.Coins.widen`). They are wrong if probabilities
-differ, if all runs share one draw of coins, or if canaries are sorted by world. Each test is exact or
-conservative for fair coins (R, K). Together, the tests reject fair coins with probability at most ERROR:
+with the same probability, which they estimate (`canaries.Coins.widen`). Each test is exact or conservative
+for fair coins (R, K). Together, the tests reject fair coins with probability at most ERROR:
 
     totals       the number of heads of all coins, each row and each column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the

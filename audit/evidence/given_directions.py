@@ -16,8 +16,7 @@ with these degrees of freedom. In simulations, the error is at most LEVEL for K/
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that training knows, signs or runs that were chosen by their scores, or a dimension that is slightly too
-large. They do not detect one seed for all runs if leave-one-out removes the other canaries and a rehearsal
-removes the drift, or if canaries are few for the dimension (K mu^2 / d of a percent).
+large. They may also miss that all runs used one seed.
 
 If a run failed, its cosines are NaN, and we replace them by -1. Without the canary, failure does not depend
 on the direction, so the known probability of a cosine above t remains an upper bound.

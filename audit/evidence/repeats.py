@@ -1,10 +1,10 @@
 """Finds rows of scores that look like pasted copies of other rows.
 
 Bounds assume that rows are independent training runs. If a file has each run twice, bounds are wrong in 8% of
-audits instead of 5%; with each run five times, in 28%. But rounded scores, votes and scores of collapsed
-models can be equal in different runs. So we read a suspicious file twice: with all rows, which is valid if
-they are independent runs, and with each repeated row counted once, which is valid if they are copies. The
-smaller bound is always valid, so a wrong suspicion only costs power. Rows are suspicious
+audits instead of 5%; with each run five times, in 28%. But different runs can have equal scores, such as
+votes. So we read a suspicious file twice: with all rows, which is valid if they are independent runs, and
+with each repeated row counted once, which is valid if they are copies. The smaller bound is always valid, so
+a wrong suspicion only costs power. Rows are suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they are equal in several different scores, or have scores that are never equal in independent runs, such

@@ -11,8 +11,7 @@ where h_i(t) is the fraction of the canaries of run i above t. If there is only 
 e-value is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, a part of the canaries cannot
 choose the threshold, because the curve allows more than m(a(t)) at a threshold that depends on the run.
 
-`find_least_departure` is not a confidence bound. It simulates scores with the observed standard deviations
-between and within runs.
+`find_least_departure` is not a confidence bound.
 """
 
 from bisect import bisect_left

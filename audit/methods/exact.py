@@ -3,10 +3,10 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x is the
-number of m scores out above it. For any distribution of scores, the false-negative rate at the threshold has
-the distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
-f_t(U). So under H(t) the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x of m
+scores out are above it. For any distribution of scores, the false-negative rate at the threshold has the
+distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
+f_t(U). So under H(t), the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 

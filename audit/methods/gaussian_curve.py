@@ -10,12 +10,11 @@ statistics measure the misfit:
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
 The p-values come from tables that we draw from the fit, because chi-squared distributions are wrong if the
-worlds hardly overlap. The test combines them with unequal weights (Bonferroni). Under a Gaussian curve its
+worlds hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is Gaussian, the
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. Scores that pass do not prove a Gaussian curve: rates above 1/n do not show the curve
-at delta.
+noise, and a noisy bit. Scores that pass do not prove a Gaussian curve, which also depends on rates below 1/n.
 
 A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes one
 table; later functions take batches (..., 2, cells).

@@ -11,9 +11,8 @@ explains how we test it. A *pilot* of some runs chooses the threshold and the be
 it, so a bound does not depend on the order of runs or canaries, or on an increasing map of all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
-error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random
-bits are all 1. The mean of m_l over n runs estimates mu_l. Two random sets of l canaries have i canaries in
-common with probability h_l(i), so
+error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
+over n runs. Two random sets of l canaries have i canaries in common with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 

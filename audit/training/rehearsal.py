@@ -4,9 +4,8 @@ These runs train like those of the audit, with and without canaries, but with ot
 step is its largest value over all runs. We measure small models at every step, and large models at some
 steps. A step between two measured steps gets the larger of their values.
 
-Derivatives do not detect jumps of the gradient near a model. To find them, we also measure secants on lines
-through the models. The lines follow the noise, the gradient and the canaries, because other runs may move in
-these directions.
+To find jumps of the gradient near a model, we also measure secants on lines through the models. The lines
+follow the noise, the gradient and the canaries, because other runs may move in these directions.
 """
 
 import math

@@ -5,7 +5,7 @@
 ./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
 
 The convex landscape attains its bound. With the latch, the last iterate reveals the largest sum of a shuffled
-training run. So without Lipschitz steps, it does not reduce the leak to hide all other iterates.
+training run.
 """
 
 import itertools

@@ -16,8 +16,8 @@ With s_t = sign(w_t), the mu of the last model is exactly
 In this module, a curvature is a_t, which includes the learning rate eta. Curvatures repeat with a period of k
 steps, except in the last steps. They are between 0 and `most`, so the losses are convex and smooth, with the
 constant most / eta. Local searches found the periods for beta = 0.9, and `optimize` improves them for each
-beta. The worst convex loss may leak more. From k = 3 on, these losses with momentum exceed the upper bound
-for plain SGD (`audit.hidden_state_epsilon`).
+beta. From k = 3 on, these losses with momentum exceed the upper bound for plain SGD
+(`audit.hidden_state_epsilon`).
 """
 
 from functools import partial

@@ -2,8 +2,7 @@
 
 The worlds are training with and without the canary. For crafted gradients in an over-parameterized model,
 scores are normal, and mu is the distance between the means of the two worlds in standard deviations. After 20
-runs, the noncentral t interval for mu is as narrow as an interval from counted errors after thousands. If
-scores are not normal, the interval is not a bound.
+runs, the noncentral t interval for mu is as narrow as an interval from counted errors after thousands.
 """
 
 import numpy as np

@@ -1,12 +1,11 @@
 """The norms and weighted sums of per-example gradients of single layers, from one backward pass.
 
-The supported layers are dense layers, convolutions, group and layer normalisation, and modules that define
-`unfold`.
+We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
-A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). In a convolution, the
-vectors are the patches at L places; a dense layer has a single vector. The vectors are rows (L, K) if the
-channels of the layer are last, and columns (K, L) if they are first, so we never transpose patches. From the
-columns a (B, K, L) and the output gradients g (B, O, L), or from rows, we compute one of
+A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
+convolution are its patches; a dense layer has one vector. They are rows (L, K) if the channels are last, and
+columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and the output
+gradients g (B, O, L), or from rows, we compute one of
 
     if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
