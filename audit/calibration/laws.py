@@ -9,7 +9,7 @@ The laws in DIRECTIONS:
 
     gaussian   a Gaussian mechanism of mu, leave-one-out scores
     equal      the same, with one cosine for all canaries of a run
-    failing    the same as `gaussian`, but half of the runs do not insert canaries
+        failing    as `gaussian`, but half of the runs do not insert canaries
     laplace    mu is epsilon: Laplace noise along the direction
     bound      mu is epsilon: the largest cosines that (epsilon, delta)-DP allows
 """

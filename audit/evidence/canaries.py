@@ -10,8 +10,8 @@ is a fresh draw.
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so the
 error rates of guesses about k satisfy FNR_k >= f(FPR_k). The mean of 2 / K sum_k coin_k miss_k is the mean of
-FNR_k over k, even if the canaries of a run depend on each other. We do not use the fraction of misses among
-inserted canaries, since its denominator depends on the other coins.
+FNR_k over k, even if the canaries of a run depend on each other. (The fraction of misses among inserted
+canaries has another mean.)
 
 The coins of a user may be unfair. If all coins have the probability p, the factors are 1 / p and 1 / (1 - p)
 instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1

@@ -5,9 +5,8 @@ A gambler bets that the mean is below m, and stakes lambda on each value. The ca
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
 If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
-`error` (Markov). The same is true for mixtures of stakes with fixed weights, and for products of the capitals
-of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting" (JRSS B, 2023).
+`error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
+Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
 A *pilot*, a part of the runs that we do not count, chooses the bets. Most of the capital is on its best
 stake, and the rest is on other stakes.

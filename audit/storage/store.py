@@ -1,8 +1,8 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines the score of a run. The SHA-256 of its canonical JSON
-identifies it, and the name of its folder ends in the first digits of this hash. The number of runs is not
-part of the setting. Files are written atomically, so a killed process loses at most its current chunk.
+A setting is a dict with everything that determines the score of a run, but not the number of runs. The
+SHA-256 of its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
+its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash

@@ -6,8 +6,8 @@
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is that of `audit`,
 or 8 for resnet18. A round times every engine once, and ratios compare times of the same round. Our engine
-trains as in `audit`, with insertions. jax_privacy and torch_func use all cores, and train the number of
-models at once that is fastest. Opacus runs one single-threaded process per core, and we add their rates.
+trains as in `audit`, with insertions. jax_privacy and torch_func use all cores. Opacus runs one
+single-threaded process per core.
 """
 
 import importlib.util

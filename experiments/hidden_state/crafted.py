@@ -19,7 +19,7 @@ Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a ter
 B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the period B C (1
 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch separates models at c, so its steps do not have the Lipschitz constant 1.
+Steps of the latch do not have the Lipschitz constant 1.
 """
 
 import itertools
