@@ -22,7 +22,7 @@ and needs another seed for noise and batches.
 
 >>> import numpy as np
 >>> rows = []
->>> for run in range(3):                                # a training of ten steps whose gradients are 0
+>>> for run in range(3):                                # ten steps with gradients of 0
 ...     pushed = sum(audit.directions.inserted(7, run, 32, 2000, norm=1.0) for _ in range(10))
 ...     noise = np.random.default_rng(run).normal(0, 2 * 10**0.5, 2000)
 ...     rows.append(audit.directions.cosines(pushed + noise, 7, run, 32))

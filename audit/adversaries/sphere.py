@@ -5,8 +5,7 @@ A score is the cosine of a canary's direction and u = expected - final, where `f
 `expected` is theta_0. The distribution of a score is known exactly if its canary is out
 (`audit.methods.exact_null`).
 
-If there are many canaries, they disturb each other's scores, since u moves along all of them. Leave-one-out
-scores remove the part of u along the other canaries. This does not change the null distribution.
+Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the others.
 """
 
 from __future__ import annotations

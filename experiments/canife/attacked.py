@@ -1,4 +1,4 @@
-"""The setting of a training run under attack. Importing this module does not start JAX."""
+"""The setting of a training run that CANIFE audits. Importing this module does not start JAX."""
 
 import dataclasses
 import math
