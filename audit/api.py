@@ -1,4 +1,4 @@
-"""The public functions for audits and lower bounds. They print progress, but not results."""
+"""The public functions for audits and lower bounds. They only print progress."""
 
 import itertools
 import math

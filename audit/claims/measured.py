@@ -1,4 +1,4 @@
-"""Values of flags that request measured Lipschitz constants. Imports nothing, so help is quick."""
+"""Values of the flag for measured Lipschitz constants. Imports nothing, to keep help quick."""
 
 MEASURED = "measured"  # also the word in tables
 UNMEASURED = "none"

@@ -1,7 +1,7 @@
 """The privacy loss of training if each epoch uses an example in one random step.
 
-Balls in bins and random allocation draw such a step. All models together reveal the b noisy sums z_i of an
-epoch, and an unknown one uses the example. Let X be the ratio of the densities with and without the example:
+All models together reveal the b noisy sums z_i of an epoch, and an unknown one uses the example. Let X be the
+ratio of the densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
 
