@@ -1,6 +1,6 @@
 """Makes setuptools build in a temporary folder, so `pip install .` does not leave files in the clone.
 
-All metadata is in setup.cfg. A source distribution is made in place, because it includes the tree's metadata.
+The metadata is in setup.cfg. A source distribution is built in place, because it includes generated metadata.
 """
 
 import sys

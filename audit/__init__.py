@@ -19,9 +19,9 @@
     audit.card(result)                                                      a record that others can check
     audit.table(results)                                                    rows for a DataFrame
 
-Audits and bounds return a `Result`, audits with `vary` a `Grid`, and checks a `CheckReport`. Invalid input
-raises `InputError`. `bounds`, `hidden_state_epsilon` and the checks do not load JAX. No function reads the
-command line or changes JAX's configuration.
+Audits and bounds return a `Result`, audits with `vary` return a `Grid`, and checks return a `CheckReport`.
+Invalid input raises `InputError`. Only audits load JAX. No function reads the command line or changes JAX's
+configuration.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The commands that need no repository: python -m audit bound, or hidden-state-audit bound."""
+"""Runs the commands of the installed package: python -m audit bound, or hidden-state-audit bound."""
 
 import sys
 

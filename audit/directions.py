@@ -1,8 +1,8 @@
-"""Fresh directions for training runs in any framework; needs only NumPy (leave-one-out loads SciPy).
+"""Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
 
 Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
-not inserted, the distribution of its cosine with the model is known exactly. So all canaries can be inserted
-in every run, and a few runs are enough for a strong bound (`exact_null` in audit/methods):
+not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
+bound (`exact_null`):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -11,19 +11,18 @@ in every run, and a few runs are enough for a strong bound (`exact_null` in audi
     rows.append(directions.cosines(u, seed, run, count))               # after the run
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
-Include every run you started as a row, in start order, and a failed run as a row of NaN. u is the movement in
-the direction of the canaries: theta_T - theta_0 - drift if steps add updates. drift is the movement
-theta_T - theta_0 of a rehearsal, a run without noise and canaries. Any drift that does not depend on the
-directions is valid, such as 0, but cosines may be smaller. If count is more than 1% of dimension, use
-leave_one_out=True here and in audit.cosines to remove the part of u along the other canaries. Count only
-trained parameters.
+Include every run you started, in start order, and add a row of NaN for a failed run. If steps add updates, u
+is theta_T - theta_0 - drift. drift is the movement theta_T - theta_0 of a rehearsal: a run without noise and
+canaries. Any drift that does not depend on the directions is valid, such as 0, but cosines may be smaller. If
+count is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. Count only trained
+parameters.
 
-Directions are reproducible within one version of NumPy. Keep the seed secret: training may only use it to
-insert canaries, and needs another seed for noise and batches.
+Directions are reproducible within one version of NumPy. Training may only use the seed to insert canaries,
+and needs another seed for noise and batches.
 
 >>> import numpy as np
 >>> rows = []
->>> for run in range(3):                                # a training of ten steps whose gradients are 0
+>>> for run in range(3):                                # ten steps with gradients of 0
 ...     pushed = sum(audit.directions.inserted(7, run, 32, 2000, norm=1.0) for _ in range(10))
 ...     noise = np.random.default_rng(run).normal(0, 2 * 10**0.5, 2000)
 ...     rows.append(audit.directions.cosines(pushed + noise, 7, run, 32))

@@ -1,20 +1,20 @@
-"""Canaries for a single training run in any framework; needs only NumPy.
+"""Canaries for a single training run in any framework. Needs only NumPy.
 
 A canary is a client (or an example) whose update is a known random direction, scaled to the clipping norm.
-Train once with many of them, score the final model, and pass the cosines to the command
-`python -m audit bound --dimension`:
+Train once with many of them, score the final model, and pass the cosines to `python -m audit bound
+--dimension`:
 
     bits = one_run.coins(seed, count)                         # True: this canary takes part
     update = clipping_norm * one_run.canary(seed, i, d)       # canary i's update, if bits[i]
     scores = one_run.cosines(theta_T - theta_0, seed, count)  # negate if updates are subtracted
     numpy.savez("run.npz", scores=scores[None], presence=bits[None])
 
-Without coins, all canaries take part, and you save observed=scores instead. Coins give bounds that are valid
-for any dependence between canaries. Without coins, the bound is looser if there is little leakage.
+Without coins, all canaries take part, and you save observed=scores instead. Then the bound is looser if
+epsilon is small.
 
-Scores use the displacement because the initial weights are not informative (Errata O9). Parameters that are
-not trained do not count in d. Coordinates depend only on (seed, index, d), in one version of NumPy. Keep the
-seed secret: training must not know it.
+Scores use the displacement because the initial weights are not informative (Errata O9). Do not count
+parameters in d that are not trained. Coordinates depend only on (seed, index, d), in one version of NumPy.
+Training must not know the seed.
 """
 
 import numpy as np

@@ -11,8 +11,8 @@ or, with many canaries in every run, and cosines whose distribution without inse
     ...                                                     # train as before, with independent noise
     rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
 
-The loader of `make_private` uses Poisson sampling. To sample the canary like an example in each step, pass
-sampling_rate=1 / len(loader) here and to `audit.bounds`, with the steps as its insertions.
+The loader of `make_private` uses Poisson sampling. To sample the canary like an example, pass sampling_rate=1
+/ len(loader) here and to `audit.bounds`, and count every step as an insertion.
 """
 
 from collections.abc import Callable, Iterable

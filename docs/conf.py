@@ -1,7 +1,6 @@
-"""Settings of the manual: Sphinx reads the repository's pages where they stand.
+"""Settings of the manual, which `./run.sh docs` builds with Sphinx.
 
-The source folder is the repository's root, so that a page's links work in the manual as they do in the
-repository. `./run.sh docs` builds it.
+The source folder is the root of the repository, so links work in the manual and in the repository.
 """
 
 import os

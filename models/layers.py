@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling have channels first. This is fast on narrow images, because processors then add and
-multiply whole rows of pixels.
+Convolutions and pooling have channels first, which is faster for small images: processors add and multiply
+whole rows of pixels.
 """
 
 import flax.linen as nn

@@ -1,8 +1,8 @@
-"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10's images.
+"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from the images of CIFAR-10.
 
 DP-SGD trains only the last layer of the network (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the layers below as data. The weights are those of torchvision for ImageNet, from a Python package.
-Batch norm uses its stored statistics, and we fold it into the convolutions.
+outputs of the other layers as data. The weights are torchvision's for ImageNet, from a Python package. We
+fold batch norm into the convolutions.
 """
 
 import hashlib

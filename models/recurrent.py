@@ -1,4 +1,4 @@
-"""Recurrent models of text, for Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
+"""Recurrent networks for words of Stack Overflow and characters of Shakespeare (Reddi et al., 2020)."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""Cases of a parameter that differ little: some run with the quick tests, all of them with the slow ones."""
+"""Marks similar cases of a parameter: a few run with the quick tests, all with the slow tests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What several rooms' tests share. JAX is imported by the fixtures that need it, since most tests don't."""
+"""Fixtures of all tests. They import JAX only if needed, since most tests do not need it."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Fixtures: commands as forks of one process that has imported all libraries: a case takes milliseconds."""
+"""Fixtures that run commands in forks of a process with all libraries, which takes milliseconds."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""Laws of dependent canaries with a known truth, for the tests of coverage.
+"""Distributions of dependent canaries with a known epsilon, for the tests of coverage.
 
-COINS and SETS: runs of K canaries with scores mu * signal + noise, from one law for all canaries, dependent
-within a run. The truth is the largest parameter of the average error rates over all thresholds, which a bound
-may reach.
+COINS and SETS: runs of K canaries with scores mu * signal + noise. All canaries have the same distribution,
+and depend on each other within a run. The true parameter is the largest one that the average error rates show
+at any threshold.
 
     independent    independent noise for every canary
     shifted        half of the noise's variance is common to the canaries of a run

@@ -1,4 +1,4 @@
-"""What a fresh process has: no compiled program."""
+"""Removes compiled programs, as in a fresh process."""
 
 import jax.numpy as jnp
 

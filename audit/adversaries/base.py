@@ -1,10 +1,10 @@
-"""The contract of an adversary: pure functions, in the shape of an Optax transformation, and its fields.
+"""The interface of an adversary: pure functions, as in an Optax transformation, and fields.
 
-Everywhere, "in" is the world in which the canary is inserted, and a higher score means "more likely in". An
-adversary has K canaries per run, and each is in or out by its own bit. In the hidden-state paper K is 1.
+"In" is the world in which the canary is inserted, and a higher score means "more likely in". An adversary has
+K canaries per run (K = 1 in the hidden-state paper). Each is in or out by its own bit.
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
-`--help` needs an adversary's fields even without the extra `train`.
+`--help` needs the fields of adversaries even without the extra `train`.
 """
 
 from __future__ import annotations

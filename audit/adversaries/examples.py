@@ -1,4 +1,4 @@
-"""Canaries that are examples: a step inserts their clipped gradients, and a score comes from their losses.
+"""Canaries that are examples: a step inserts their clipped gradients, and their losses give the scores.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,

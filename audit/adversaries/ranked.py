@@ -1,9 +1,7 @@
 """Canaries that every run draws for itself, ranked among fresh draws from the same generator.
 
-If training does not use canary k, the canary and M fresh draws are exchangeable given the model, for any
-model and any scores. So the rank of a canary that is out is uniform on 1 to M + 1, with ties broken at random
-(`audit.methods.exact_null`). A score is the number of fresh draws that score below the canary. The rank is
-M + 1 minus the score.
+The rank of a canary that is out is uniform on 1 to M + 1 (`audit.evidence.ranks`). A score is the number of
+fresh draws that score below the canary, so the rank is M + 1 minus the score.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ A score is the cosine of a canary's direction and u = expected - final, where `f
 `expected` is theta_0. The distribution of a score is known exactly if its canary is out
 (`audit.methods.exact_null`).
 
-Many canaries blur each other, since u moves along all of them. Leave-one-out scores remove the part of u
-along the directions of the other canaries. This does not change the null distribution, because the scored
-direction is independent of the others.
+Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the others.
 """
 
 from __future__ import annotations

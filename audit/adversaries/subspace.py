@@ -1,9 +1,8 @@
 """Chooses the parameters of a large model in which canaries have their directions.
 
-A random direction within m fixed parameters has a score with the same exact distribution and the same power
-as a direction within all parameters of the model, but it takes only m random numbers. The choice must not
-depend on the training data of the audited runs. If there are fewer than 100 parameters per canary, use
-leave-one-out cosines.
+A random direction in m fixed parameters needs only m random numbers. The null distribution of its score is
+still exact, and the power is that of a direction in all parameters. The choice must not depend on the
+training data of the audited runs.
 """
 
 import difflib

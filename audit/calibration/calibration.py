@@ -1,6 +1,6 @@
-"""Simulated audits of mechanisms with an exactly known leak: does a method cover, and how tight is it?
+"""Simulates audits of mechanisms with an exactly known leak, to measure coverage and tightness of methods.
 
-A `Law` draws the evidence of an audit, and `calibrate` repeats the audit. `audit.calibration.laws` has laws.
+A `Law` (`audit.calibration.laws`) draws the evidence of an audit, and `calibrate` repeats the audit.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Laws of the evidence of audits with an exactly known truth, to calibrate the methods.
+"""Distributions of the evidence of audits, with an exactly known leak, to calibrate the methods.
 
     GAUSSIAN            one canary per run: independent scores N(mu, 1) inserted, N(0, 1) left out
     INDEPENDENT_COINS   several canaries per run, each inserted by its own coin, with the same scores
@@ -9,7 +9,7 @@ The laws in DIRECTIONS:
 
     gaussian   a Gaussian mechanism of mu, leave-one-out scores
     equal      the same, with one cosine for all canaries of a run
-    failing    the same as `gaussian`, but half of the runs do not insert canaries
+        failing    as `gaussian`, but half of the runs do not insert canaries
     laplace    mu is epsilon: Laplace noise along the direction
     bound      mu is epsilon: the largest cosines that (epsilon, delta)-DP allows
 """

@@ -1,4 +1,4 @@
-"""How many runs an audit needs: to prove a given fraction of the truth, or to refute a false claim."""
+"""Computes how many runs prove a fraction of the true epsilon, or refute a false claim."""
 
 import math
 from collections.abc import Callable

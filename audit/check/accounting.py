@@ -1,4 +1,4 @@
-"""Compares a claimed epsilon with accounting, and names mistakes that explain a wrong one."""
+"""Compares a claimed epsilon with accounting, and names mistakes that explain a difference."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Checks the noise of many steps of a matrix mechanism, by undoing the strategy and testing for white noise.
+"""Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests for white noise.
 
 With the correct strategy S, the noise N (T, d) of T steps becomes W = S N / (sigma C eta / B), which has
 independent standard normal entries. A single step cannot reveal a lost state or another strategy.

@@ -1,4 +1,4 @@
-"""Batches as arrays, and extreme examples that test the clipping of a step."""
+"""Converts batches to arrays, and makes extreme examples that test the clipping of a step."""
 
 from collections.abc import Mapping
 from typing import Any

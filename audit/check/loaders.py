@@ -1,4 +1,4 @@
-"""Batches of any loader as indices of the data set."""
+"""Reads the batches of any loader as indices of the data set."""
 
 import functools
 import itertools

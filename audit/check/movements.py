@@ -1,7 +1,7 @@
-"""How far examples move a step, and whether clipping bounds these movements.
+"""Measures how far examples move the result of a step, and whether clipping bounds these movements.
 
 Movements are in units of eta C / B. If an example replaces a row of the batch, its movement is half of the
-difference, because replacing removes one example and adds another.
+difference, because this removes one example and adds another.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Statistical tests of the noise of a step over many seeds.
 
-Noise is in units of the stated deviation eta sigma C / B. Subtracting its mean over n seeds leaves n - 1
-degrees of freedom per parameter.
+Noise is in units of the stated standard deviation eta sigma C / B. We subtract its mean over n seeds, which
+leaves n - 1 degrees of freedom per parameter.
 """
 
 import math

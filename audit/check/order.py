@@ -1,7 +1,7 @@
 """Tests whether the order of examples is uniform, and drawn anew in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. The order within a batch is ignored. Examples that a pass omits count as a last batch.
+the observed sizes. We ignore the order within a batch, and treat omitted examples as a last batch.
 """
 
 import math

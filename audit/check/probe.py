@@ -1,4 +1,4 @@
-"""A step as a function from a batch and a seed to a vector, and the rounding errors of measuring it.
+"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors.
 
 Movements are in units of eta C / B, the limit for a single example.
 """

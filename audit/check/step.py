@@ -1,7 +1,6 @@
 """Checks a DP-SGD step by replaying it with the same seed on neighbouring batches, and with many seeds.
 
-Movements are in units of eta C / B, the farthest that one example may move the step. Related: Re:cord-play
-(Cebere et al., 2026, arXiv 2602.17454), which records the inputs of the noise primitives.
+Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) is related: it records the inputs of the noise functions.
 """
 
 from collections.abc import Callable

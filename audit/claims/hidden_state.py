@@ -1,7 +1,5 @@
 """Upper bounds on how much the last iterate of DP-SGD leaks if every training step is Lipschitz.
 
-The noise of later steps partly hides an early insertion, unless these steps stretch distances.
-
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.
 """

@@ -1,11 +1,10 @@
 """The epsilon of the last model with linear losses: an expectation for sampled canaries, not a bound.
 
-With linear losses gradients do not depend on the model, and the last model shows only the sum of all steps'
-gradients and noise. A canary of norm C, inserted by n steps with probability q each, adds Binomial(n, q) to
-noise with variance T sigma^2 along its direction, in units of C. Other losses may leak more or less.
+If losses are linear, gradients do not depend on the model, and the last model only reveals the sum of all
+gradients and noise. Let n of T steps insert a canary of norm C with probability q each. Along its direction,
+in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more or less.
 
-Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), for T = n. Here only n of the T
-steps may insert the canary.
+Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), for T = n.
 """
 
 import math

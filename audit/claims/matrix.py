@@ -6,10 +6,9 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
-All models together show S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
-With linear losses the last model is the sum of all gradients and of the noise S^-1 z. By the Cauchy-Schwarz
-inequality for (S^-T 1)'(S u), the last model leaks at most as much as all models. Momentum and varying
-learning rates only change how much the last model leaks.
+All models together reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
+With linear losses, the last model is the sum of all gradients and of the noise S^-1 z. Momentum and learning
+rates that vary only change how much the last model leaks.
 """
 
 import dataclasses

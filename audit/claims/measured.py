@@ -1,4 +1,4 @@
-"""Words that request measured Lipschitz constants, without imports to keep help quick."""
+"""Values of the flag for measured Lipschitz constants. Imports nothing, to keep help quick."""
 
 MEASURED = "measured"  # also the word in tables
 UNMEASURED = "none"

@@ -1,19 +1,19 @@
 """The privacy loss of training if each epoch uses an example in one random step.
 
-Balls in bins and random allocation draw such a step. All models together show an epoch's b noisy sums z_i,
-and an unknown one uses the example. Let X be the ratio of their densities with and without the example:
+All models together reveal the b noisy sums z_i of an epoch, and an unknown one uses the example. Let X be the
+ratio of the densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
 
-X has the mean 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+] for
-removing it. Both are means of a convex function of X, and so of each term of the sum and of each epoch's X,
-since the ratio of several epochs is the product. So delta rises if we spread the probability mass of X about
-its mean, and falls if we concentrate it at its mean. After each sum of two terms we move the mass to a grid
-in one of these ways. The error is of second order in the grid's width.
+The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
+for removing it. Both are convex in X, and in each term of the sum. The ratio of several epochs is a product,
+so they are also convex in the ratio of each epoch. So delta rises if we spread probability mass about its
+mean, and falls if we concentrate it at its mean. After each sum of two terms, we move the mass to a grid in
+one of these ways. The error is of second order in the spacing of the grid.
 
-Source: Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio;
-Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv
-2602.17284), bound it differently in their package pld-accounting.
+Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio. Feldman and
+Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv 2602.17284),
+bound it differently in their package pld-accounting.
 """
 
 import functools

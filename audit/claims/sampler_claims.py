@@ -1,4 +1,4 @@
-"""The epsilon that you may claim for training with a sampler, and advice."""
+"""Computes the epsilon that you may claim for training with a sampler, and gives advice."""
 
 import dataclasses
 import math

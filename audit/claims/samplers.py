@@ -1,11 +1,11 @@
 """Upper bounds on how much the last model leaks if the adversary does not know which steps use an example.
 
-A sampler draws an order pi: the steps that use the example, its participations. If pi is known, the last
-model is mu(pi)-GDP (`hidden_state`). If not, the joint convexity of the hockey-stick divergence gives
+A sampler draws an order pi: the steps that use the example. Given pi, the last model is mu(pi)-GDP
+(`hidden_state`). Without it,
 
-    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ].
+    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-Neighbours replace the example by one of gradient zero. We enumerate orders if there are few. Otherwise we
+(audit/methods/README.md, "The mixture over orders"). We enumerate orders if there are few. Otherwise, we
 simulate them, and bound the mean over all orders from above (`bound_mean`).
 """
 

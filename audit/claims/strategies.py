@@ -1,8 +1,7 @@
 """Strategies of matrix mechanisms: how the noise of different steps is correlated.
 
 A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t
-adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). All models together show
-S G + z for the gradients G.
+adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
 
     independent   S = I, DP-SGD
     lambda:l      S^-1 = I - l L, with L the shift by a step (lambda-CGD, Koloskova et al., 2023)
@@ -10,8 +9,8 @@ S G + z for the gradients G.
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies are files with Toeplitz coefficients, as jax_privacy's `toeplitz` returns, or with the
-matrix. We do not scale S: a strategy with columns of norm 1 needs another sigma.
+Other strategies are files with the matrix, or with Toeplitz coefficients as in jax_privacy's `toeplitz`. We
+do not scale S.
 """
 
 import hashlib

@@ -10,7 +10,6 @@
     ./run.sh bound --scores=scores.csv --claim=3         tests an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          the last model, if steps contract
-    ./run.sh bound --scores=scores.csv --report=p.html   also a page with figures
     ./run.sh bound --scores=run.npz --dimension=68       cosines of one run: observed
     ./run.sh bound --scores=in.npy --dimension=62006     cosines of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
@@ -18,8 +17,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
 
-Arrays are flat, or (runs, canaries) for several canaries per run. A run without a scored canary must then
-insert all other canaries, or else bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. In this case, a run without the scored
+canary must insert all other canaries, or the bounds are too high.
 """
 
 import shlex

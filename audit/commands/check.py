@@ -53,7 +53,7 @@ flags.DEFINE_string(
     None,
     "With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
 )
-flags.DEFINE_float("sampling_rate", None, "The accountant's sampling rate.")
+flags.DEFINE_float("sampling_rate", None, "Sampling rate that the accountant assumes.")
 flags.DEFINE_integer("examples", None, "Size of the data set; by default the loader's.")
 flags.DEFINE_string(
     "assumed", "poisson", "Assumed sampler: poisson, fixed, shuffled, balls_in_bins, cyclic."

@@ -1,4 +1,4 @@
-"""List the audits in a folder, newest first, or write a page on some.
+"""List the audits in a folder, newest first, or write a page about them.
 
     ./run.sh list                                         the audits in results/
     ./run.sh list --out=other --json                      another folder, as one JSON list
@@ -6,7 +6,7 @@
     ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash, or --setting=all
 
 A row has the hash of the setting, the number of stored runs, the proven epsilon and the upper bound of the
-last audit, and the non-default fields. A page is one HTML file that opens offline.
+last audit, and the fields that differ from their defaults. A page is one HTML file that opens offline.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Draws conclusions from the scores of an audit.
 
 `conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes stored scores and their
-setting, which determines the claim, and whether we expect a Gaussian trade-off curve.
+setting. The setting determines the claim, and whether we expect a Gaussian trade-off curve.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
-If the distribution of left-out canaries' scores is known, bets test the whole claimed curve
-(`claimed_curve`), even with a single run. Otherwise lower bounds test the claim: mu-GDP is rejected if the
-lower bound on mu exceeds mu, and any claim if the lower bound on epsilon exceeds the claimed epsilon.
+If the scores of left-out canaries have a known distribution, bets test the whole claimed curve
+(`claimed_curve`), even with a single run. Otherwise, lower bounds test the claim: a lower bound on mu above
+the claimed mu rejects mu-GDP, and a lower bound on epsilon above the claimed epsilon rejects any claim.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """The Lipschitz constants of training steps, and the upper bound on how much the last model leaks.
 
-audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses (Bok, Su and
-Altschuler 2024, arXiv 2403.00278).
+audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses.
 """
 
 import functools

@@ -1,25 +1,25 @@
 """Scores of canaries, and the errors of a threshold in each run.
 
 A canary is in if the run inserted it, and out if not. There are two designs with several runs. In both, runs
-are independent, each with K canaries from the same distribution, and a guess depends only on its canary.
+are independent, and have K canaries from the same distribution. A guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
-K - 1 canaries and score left-out canaries, which give false alarms. A left-out canary is a fresh draw, given
-the other canaries.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert K -
+1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out canary
+is a fresh draw.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
-false alarms. Fix a canary k and all other coins: the runs with k in and with k out are neighbours. So the
-error rates FNR_k and FPR_k of guesses about k satisfy FNR_k >= f(FPR_k). The mean of 2 / K sum_k coin_k
-miss_k is the mean of FNR_k over k, for any dependence between the canaries of a run. The fraction of misses
-among inserted canaries has another mean, since its denominator depends on the other coins.
+false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so the
+error rates of guesses about k satisfy FNR_k >= f(FPR_k). The mean of 2 / K sum_k coin_k miss_k is the mean of
+FNR_k over k, even if the canaries of a run depend on each other. (The fraction of misses among inserted
+canaries has another mean.)
 
-A user's coins may be unfair. If all coins have the probability p, the factors are 1 / p and 1 / (1 - p)
-instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and
-1 / (1 - p_high), which overestimate both rates.
+The coins of a user may be unfair. If all coins have the probability p, the factors are 1 / p and 1 / (1 - p)
+instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1
+- p_high), which overestimate both rates.
 
-If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region. On average over
-random canaries, data and regions E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
-average rates bound the privacy parameter from below.
+If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. On average over random
+canaries, data and regions, E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
+average rates give a lower bound on the privacy parameter.
 """
 
 from typing import Any, NamedTuple

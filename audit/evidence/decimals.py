@@ -1,14 +1,14 @@
 """Rejects cosines that were rounded too coarsely for bounds that use the exact distribution of a cosine.
 
-Rounding to the nearest decimal raises cosines above a threshold by up to half a step s of the decimal grid. A
-uniform direction's cosine has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in this unit.
+Rounding raises some cosines above a threshold, by up to half a step s of the decimal grid. The cosine of a
+uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in this unit.
 
 - The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
 is at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
-MAX_STEP is the largest allowed x. For 200 runs of 256 canaries it raises the fraction by 0.09 deviations. It
-raises the probability at T = 40, the last threshold of `exact_null`, by a factor of 1.02.
+MAX_STEP is the largest allowed x. With it, 200 runs of 256 canaries raise the fraction by 0.09 standard
+deviations. The probability at T = 40, the last threshold of `exact_null`, grows by a factor of 1.02.
 """
 
 import math

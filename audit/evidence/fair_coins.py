@@ -1,10 +1,8 @@
 """Tests that reject a user's unfair or dependent coins before a bound uses them.
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
-with the same probability, which they estimate from the coins (`canaries.Coins.widen`). Coins with several
-probabilities, one draw of coins for all runs, and canaries sorted by world make bounds wrong. Each test is
-exact or conservative for fair coins (R, K). Together the tests reject fair coins with a probability of at
-most ERROR:
+with the same probability, which they estimate (`canaries.Coins.widen`). Each test is exact or conservative
+for fair coins (R, K). Together, the tests reject fair coins with probability at most ERROR:
 
     totals       the number of heads of all coins, each row and each column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the
@@ -12,7 +10,7 @@ most ERROR:
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound, by the exact distribution of
                  a total
 
-We test rows and columns in the same way. Coins that pass may still be unfair.
+We test rows and columns in the same way.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Evidence from a user's scores, after checks.
 
-There is a function for each design of an audit, with R runs (or a single one) and K canaries per run:
+There is a function for each design of an audit with R runs and K canaries per run:
 
     two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
     coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out

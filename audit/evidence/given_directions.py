@@ -1,27 +1,25 @@
 """Checks of a user's cosines of fresh directions.
 
-`exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. These checks reject
+`exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
-- a spread larger than 1/sqrt(d), which occurs if d counts parameters that are not trained. We measure the
-spread of inserted canaries about their run's mean (with one canary per run, about the mean of all), since a
-canary shifts its cosine and does not widen it. With at least MIN_COSINES left-out canaries,
-`exact_null.law_test` tests their cosines instead;
-- columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), which
-occur if one seed draws the directions of all runs;
+- a spread above 1/sqrt(d), which means that d counts parameters that are not trained. A canary shifts its
+cosine and does not widen the spread, so we measure it about the mean of a run (with one canary per run, about
+the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests them instead;
+- columns with different means, which occur if one seed draws the directions of all runs (analysis of variance
+over at least 3 runs of MIN_COSINES canaries);
 - squares with a larger sum in a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
 cosines of one run depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
 independent, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F
-with these degrees of freedom. In simulations the error is at most LEVEL for K/d up to 1.
+with these degrees of freedom. In simulations, the error is at most LEVEL for K/d up to 1.
 
-With all canaries inserted, the checks cannot detect: directions that are not uniform, such as coordinates;
-the same seed for all runs if leave-one-out removes the other canaries and a rehearsal removes the drift, or
-if canaries are few for the dimension (K mu^2 / d of a percent); directions that training knows; a sign or a
-run that was chosen by its score; a dimension that is slightly too large.
+If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
+or that training knows, signs or runs that were chosen by their scores, or a dimension that is slightly too
+large. They may also miss that all runs used one seed.
 
-A failed run has NaN for its cosines, which we replace by -1. Without the canary, failure does not depend on
-the direction, so the known probability of a cosine above t remains an upper bound.
+If a run failed, its cosines are NaN, and we replace them by -1. Without the canary, failure does not depend
+on the direction, so the known probability of a cosine above t remains an upper bound.
 """
 
 from typing import Any

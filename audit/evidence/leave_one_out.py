@@ -1,6 +1,6 @@
-"""The cosine of each canary with a model's movement, after the other canaries are projected out.
+"""Cosines of canaries with a model update, after we remove its projection on the other canaries.
 
-audit/methods/README.md explains why its exact distribution stays known.
+audit/methods/README.md ("The exact null") explains why their distribution is still known exactly.
 """
 
 import numpy as np

@@ -1,18 +1,16 @@
-"""Ranks of canaries among fresh draws. The distribution of a left-out canary's rank is known exactly.
+"""Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
-the same generator, and all are scored on the released model by the same function. If canary k was left out,
-it and the M fresh draws are exchangeable given the model, so with ties broken at random
+the same generator, and the same function scores all of them on the released model. If canary k was left out,
+it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
-for any scores and any dependence between a run's canaries.
+for any scores, even if the canaries of a run depend on each other.
 
-All ranks of a run use the same fresh draws, so they are not independent. Hence a canary's rank must not
-choose the threshold of another (`Fresh.plain` is False).
-
-The tests cannot detect canaries that were selected after they were drawn, or fresh draws that are canaries
-too.
+All ranks of a run use the same fresh draws, so they are not independent. Hence the rank of one canary must
+not choose the threshold of another (`Fresh.plain` is False). The tests cannot detect canaries that were
+selected after they were drawn, or fresh draws that are canaries too.
 """
 
 from typing import Any

@@ -1,18 +1,16 @@
 """Finds rows of scores that look like pasted copies of other rows.
 
-Bounds assume that rows are independent training runs. If a file has each run twice, its bounds are wrong in
-8% of audits instead of 5%; if it has each run five times, in 28%. But rounded scores, votes and scores of
-collapsed models can be equal in different runs. So we read a suspicious file twice: with all rows, and with
-each repeated row counted once. The first reading is valid if the rows are independent runs, and the second if
-they are copies. The smaller bound is valid in both cases, so a wrong suspicion only costs power. Rows are
-suspicious
+Bounds assume that rows are independent training runs. If a file has each run twice, bounds are wrong in 8% of
+audits instead of 5%; with each run five times, in 28%. But different runs can have equal scores, such as
+votes. So we read a suspicious file twice: with all rows, which is valid if they are independent runs, and
+with each repeated row counted once, which is valid if they are copies. The smaller bound is always valid, so
+a wrong suspicion only costs power. Rows are suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they are equal in several different scores, or have scores that are never equal in independent runs, such
 as cosines.
 
-We do not detect a copy that differs from its row in the last digit of a score, or a small block of copied
-rounded scores.
+We do not detect copies that differ in the last digit of a score, or a few copies of rounded scores.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
-Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
-variance 1 / d, and sqrt(d) t tends to N(0, 1).
+The density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]. t^2 has the distribution Beta(1/2, (d - 1)
+/ 2), the variance of t is 1 / d, and sqrt(d) t tends to N(0, 1).
 
-`anderson_darling` tests whether cosines are normal, with fitted mean and variance. Like the one-shot paper,
-it uses the critical values of Stephens (1974). Libraries use a later table (Errata O10).
+`anderson_darling` tests whether cosines are normal, with fitted mean and variance, by the critical values of
+Stephens (1974, Errata O10).
 
-`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters, and the squared
-length of the noise outside it is chi-squared. So the time is O(k^2) for k canaries in any dimension.
+`simulate` is an exact form of Algorithm 1 in the one-shot paper. Only the span of the canaries matters, and
+the squared length of the noise outside it is chi-squared. So the time is O(k^2) for k canaries.
 """
 
 from typing import NamedTuple

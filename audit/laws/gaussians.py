@@ -7,8 +7,8 @@ against Q is P(event) - e^epsilon Q(event). We return the larger of the two orde
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-We compute the roots with the form of the quadratic formula that avoids cancellation. The equal-variance case
-is its limit: a root goes to infinity, on a side that depends on the sign of b (Errata O3).
+We compute the roots without cancellation. If the variances are equal, a root goes to infinity, on a side that
+depends on the sign of b (Errata O3).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """

@@ -1,7 +1,7 @@
 """Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits are exact: they cover with at least their confidence at any rate. No bound uses
-Jeffreys' or Wilson's limits, which cover only on average over rates.
+Clopper-Pearson limits have at least the stated coverage at any rate. Jeffreys and Wilson limits only have it
+on average over rates, so bounds do not use them.
 """
 
 from collections.abc import Callable

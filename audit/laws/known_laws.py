@@ -1,8 +1,7 @@
 """Pairs of score distributions with a known epsilon, most of them without a Gaussian trade-off curve.
 
-An epsilon that is converted from mu with a Gaussian curve is too large if far scores reveal less than under
-that curve (Laplace, randomised response, logistic, Student t), and too small if they reveal more (subsampled
-Gaussian).
+With them, the epsilon that a Gaussian curve gives is too large (Laplace, randomised response, logistic,
+Student t) or too small (subsampled Gaussian).
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The contract of a mechanism: pure functions for a single run, in the shape of an Optax transformation.
+"""The interface of a mechanism: pure functions for a single run, as in an Optax transformation.
 
 `ensemble` maps these functions over many runs. A mechanism does not know which adversary made its canaries.
 """

@@ -5,9 +5,9 @@
 
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
-steps (`Coefficients`). b_k is the presence of canary k. If canaries are sampled, it is 1 only in the steps
-that canary k joins. The weight decay lambda is not clipped, as if `optax.add_decayed_weights` came before the
-optimizer. Only `optax.adamw` gets m_t without this term, and lambda as its own decay.
+steps (`Coefficients`). b_k is 1 if canary k is present. If canaries are sampled, it is 1 only in the steps
+that canary k joins. The weight decay lambda is not clipped. Only `optax.adamw` gets m_t without this term,
+and lambda as its own decay.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ for the Jacobian H of d. The square of this value is 1 + eta m, where m is the l
 vector-Jacobian products of the clipped sum. Products with H transpose these, because layers with a custom
 backward pass do not support forward differentiation.
 
-A derivative at a point does not see jumps nearby. `worst_on_lines` searches for jumps with secants.
+A derivative does not detect jumps near a point. `worst_on_lines` searches for them with secants.
 """
 
 import math

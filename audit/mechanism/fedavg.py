@@ -7,8 +7,8 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from fold_in(run_key, t): the noise as in DP-SGD, and, with constants folded in, the
-noise of the count and the clients' shuffles.
+The draws of round t come from fold_in(run_key, t): the noise as in DP-SGD, and with other constants, the
+noise of the count and the shuffles of the clients.
 """
 
 import math

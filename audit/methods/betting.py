@@ -1,16 +1,15 @@
 """Tests of the mean of independent values in [0, 1] by betting, valid for every n and any distribution.
 
-A gambler who bets that the mean is below m stakes lambda on each value. The capital grows from 1 to
+A gambler bets that the mean is below m, and stakes lambda on each value. The capital grows from 1 to
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
 If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
-`error` (Markov). This also holds for mixtures of stakes with fixed weights, and for products of the capitals
-of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting" (JRSS B, 2023).
+`error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
+Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-A *pilot*, a part of the runs that is not counted, chooses the bets. Its best stake gets most of the capital,
-and other stakes get the rest in case the pilot is misleading.
+A *pilot*, a part of the runs that we do not count, chooses the bets. Most of the capital is on its best
+stake, and the rest is on other stakes.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -20,8 +19,8 @@ smallest t that is not rejected. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We cut the curve into cells of a. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j + 1))) is a lower bound in the cell. Using it, the grid never increases a bound.
+We cut the curve into cells of a. The capital grows with both rates, so its value at the corner (a_j, f_t(a_(j
++ 1))) is a lower bound in the cell. We use this value, so the grid never increases a bound.
 """
 
 from collections.abc import Callable

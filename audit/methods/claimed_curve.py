@@ -1,20 +1,17 @@
 """Tests a claimed trade-off curve if the null distribution of scores is known exactly.
 
-A claim allows a test with false-positive rate a at most the power m(a), which is concave and increasing
-(Dong, Roth and Su, "Gaussian differential privacy", 2022). We know the rate a(t) at which left-out canaries
-exceed a threshold t, for fresh directions (`exact_null`) and for ranks among fresh draws
-(`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test: after n runs, the
+A claim allows a test with false-positive rate a at most the power m(a). We know the rate a(t) at which
+left-out canaries exceed a threshold t, for fresh directions (`exact_null`) and for ranks among fresh draws
+(`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test. After n runs, the
 capital against the claim is a mixture of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1,
 
-where h_i(t) is the fraction of the canaries of run i above t. If there is only one run, c = 1: the e-value is
-the mean over thresholds of h(t) / m(a(t)), by Markov's inequality. Unlike in `exact_null`, we cannot let a
-part of the canaries choose a threshold, because the curve allows more than m(a(t)) at a threshold that
-depends on the run.
+where h_i(t) is the fraction of the canaries of run i above t. If there is only one run, c = 1, and the
+e-value is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, a part of the canaries cannot
+choose the threshold, because the curve allows more than m(a(t)) at a threshold that depends on the run.
 
-`find_least_departure` is not a confidence bound: it simulates scores with the observed deviations between and
-within runs.
+`find_least_departure` is not a confidence bound.
 """
 
 from bisect import bisect_left

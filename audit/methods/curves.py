@@ -1,8 +1,8 @@
-"""The empirical trade-off curve of scores with a simultaneous band; the AUC and points of the ROC curve.
+"""The empirical trade-off curve of scores with a simultaneous band, the AUC, and points of the ROC curve.
 
 Let F be the distribution function of n independent scores. At the r-th smallest score, F has the distribution
 Beta(r, n + 1 - r). We compute two-sided limits at a hundred ranks, each with an equal part of the error
-(Bonferroni). Between these ranks F is monotone. So the band is as precise in the tails as in the centre.
+(Bonferroni). Between these ranks, F is monotone.
 """
 
 from typing import NamedTuple

@@ -2,21 +2,19 @@
 
 The scores are those of independent runs with the canary (in) and without it (out):
 
-    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
-                     then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
-                     truth in up to 15% of audits instead of 5%, and more with more scores (Errata H10)
+        in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
+                     then counts. An Estimate, not a confidence bound (Errata H10)
     if_gaussian      the rank of the threshold from a twentieth of the scores, one exact test on the
                      rest (`exact`)
     assumption_free  the same from an eighth, against the trade-off function of (epsilon, delta)-DP itself
 
 The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 
-A bound depends only on the ranks of the scores. With a single split into a pilot, which chooses the
-threshold, and the rest, the bound would be random. So we draw 21 splits, from a hash of the ranks, and the
-bound is the median of their bounds, each at 11/21 of the error. If the median is above the truth, 11 of 21
-tests reject a true hypothesis at once. By Markov's inequality the probability of this is at most `error`, for
-any dependence between the splits (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional
-regression", 2009).
+A bound depends only on the ranks of the scores. A *pilot*, a part of the scores, chooses the threshold. With
+a single split into the pilot and the rest, the bound would be random. So a hash of the ranks draws 21 splits,
+and the bound is the median of their bounds, each at 11/21 of the error. If the median is above the true
+value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of this is at most
+`error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses

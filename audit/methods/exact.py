@@ -3,19 +3,19 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x is the
-number of m scores out above it. For any distribution of scores, the false-negative rate at the threshold has
-the distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
-f_t(U). So under H(t) the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x of m
+scores out are above it. For any distribution of scores, the false-negative rate at the threshold has the
+distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
+f_t(U). So under H(t), the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
-an integral over a known distribution. We neither estimate a rate nor maximize over one. p_t(x) increases with
-t, and the bound solves p_t(x) = error. The same is true with the worlds exchanged.
+an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
+is true with the worlds exchanged.
 
-We compute the integral as a sum over cells of U. Each cell has its largest probability, at the upper end, so
-the bound is always conservative. The caller puts equal scores in random order: a threshold among them is a
-randomised test, and its rates satisfy the trade-off function too.
+We compute the integral as a sum over cells of U. We use the largest probability in each cell, at its upper
+end, so the bound is always conservative. The caller puts equal scores in random order. A threshold among them
+is a randomised test, and its rates satisfy the trade-off function too.
 """
 
 import functools

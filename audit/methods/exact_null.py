@@ -2,8 +2,8 @@
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
-*Thresholds.* Let h_i(t) be the fraction of the cosines of run i that exceed t, and a(t) the probability that
-the cosine of a left-out canary exceeds t. If epsilon is true, the mean of h_i(t) is at most
+*Thresholds.* Let h_i(t) be the fraction of the cosines of run i above t, and a(t) the probability that the
+cosine of a left-out canary exceeds t. If epsilon is true, the mean of h_i(t) is at most
 
     m(t) = e^epsilon a(t) + delta.
 
@@ -16,11 +16,11 @@ and both are nonnegative supermartingales that start at 1 if epsilon is true. Ou
 ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds. If
-the order of the runs is unknown, we only do this for a single run. If no cosine depends on the directions of
-other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
-P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So for any
-eta in (0, 1), the fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most 1.
+*The first run.* We stake a part of the capital on the mean of h(t) / m(t) over likely thresholds, with c = 1.
+If the order of the runs is unknown, we only do this for a single run. Without leave-one-out (`plain`), half
+of the canaries choose a threshold for the other half. P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) +
+d(t), where the d(t) sum to at most delta. So for any eta in (0, 1), the fraction of hits over max(e^epsilon
+a(t) / (1 - eta), delta / eta) has a mean of at most 1.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""A test of the assumption behind mu-based bounds: is the trade-off curve Gaussian?
+"""Tests the assumption of bounds on mu that the trade-off curve is Gaussian.
 
-The null hypothesis: an increasing map of all scores makes them normal in both worlds, with equal variance.
+The null hypothesis states that an increasing map makes all scores normal in both worlds, with equal variance.
 This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled quantiles
 (cuts), and fit two normal distributions of equal variance with common cuts by maximum likelihood. Three
 statistics measure the misfit:
@@ -10,13 +10,13 @@ statistics measure the misfit:
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
 The p-values come from tables that we draw from the fit, because chi-squared distributions are wrong if the
-worlds hardly overlap. The test combines them with unequal weights (Bonferroni). Under a Gaussian curve its
+worlds hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is Gaussian, the
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
+noise, and a noisy bit. Scores that pass do not prove a Gaussian curve, which also depends on rates below 1/n.
 
-A *table* contains counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes one
+A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes one
 table; later functions take batches (..., 2, cells).
 """
 

@@ -6,20 +6,19 @@
     lifted              epsilon by betting on per-run averages: finite-sample, without assumptions
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
-`audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
-we test it. A *pilot* chooses the threshold and the bets. A hash of the set of runs draws it, so a bound does
-not depend on the order of runs or canaries, or on an increasing map of all scores.
+`audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting`
+explains how we test it. A *pilot* of some runs chooses the threshold and the bets. A hash of the runs draws
+it, so a bound does not depend on the order of runs or canaries, or on an increasing map of all scores.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
-error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, the probability that l random
-bits are all 1. The mean of m_l over n runs estimates mu_l. Two random sets of l canaries have i canaries in
-common with probability h_l(i), so
+error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
+over n runs. Two random sets of l canaries have i canaries in common with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1. Each of the L limits gets an L-th of
-the error. The authors' code has an error at order 4 (Errata L1 in experiments/lidp/README.md).
+bounds mu_j for L/2 < j <= L in the same way, and then descends to mu_1. Each of the L limits gets an L-th of
+the error. The authors' code differs at order 4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """The record of a method: the texts and the look of a bound or an estimate in reports.
 
 A method is a function and its record in the same file. `estimate.METHODS` has the methods for one canary per
-run, and `lifted.METHODS` those for several. Methods for a single run are in `one_run_bounds.OF_COINS`, and in
-FITTED and LIMITS of `one_shot`. This module does not load SciPy.
+run, and `lifted.METHODS` has those for several. The methods for a single run are in
+`one_run_bounds.OF_COINS`, and in FITTED and LIMITS of `one_shot`. This module does not load SciPy.
 """
 
 import dataclasses

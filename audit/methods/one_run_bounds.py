@@ -1,32 +1,28 @@
-"""Lower bounds on epsilon from a single run with many canaries, which may depend on each other in any way.
+"""Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
     exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` of a single run
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
-*Guesses.* A fair coin decides whether each of m canaries is inserted. From the release an adversary guesses
-exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess that a canary is
-inserted if its score is above the median, and we guess the r coins whose scores are farthest from the median.
-
-A pilot, some of the canaries, chooses r from its coins and its scores. At delta = 0 the first bound is valid
-for any r chosen from the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is
-the second bound. With a chosen r, the term with delta could reach its largest value over all r (Errata O11
-has the derivation and measurements).
+*Guesses.* A fair coin decides whether each of m canaries is inserted. From the release, an adversary guesses
+exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r coins
+whose scores are farthest from the median, and guess "inserted" if a score is above the median. A pilot, some
+of the canaries, chooses r (Errata O11 has the assumptions of this choice).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
-Derivation of the second, with q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a
-random canary. Conditional on at least j right guesses among the others, its guess is right with probability
-(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP the latter is
-at least g(the former), g(x) = Phi(Phi^-1(x) - mu), on average over canaries and coins because g is convex. So
+To derive the second, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
+random canary. If at least j other guesses are right, its guess is right with probability x = (j q_(j+1) +
+S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is at least
+g(x) = Phi(Phi^-1(x) - mu), on average over canaries and coins because g is convex. So
 
-    q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),
+    q_j >= (m g(x) + S_(j+1)) / (r - j),
 
-and the right side grows with q_(j+1) and S_(j+1). If q_v were equal to the error, q_0 would be at least the
-result of this recursion. A result above 1 is a contradiction.
+and the right side grows with q_(j+1) and S_(j+1). If q_v is equal to the error, the recursion gives a lower
+bound on q_0. If the lower bound exceeds 1, mu is refuted.
 """
 
 import dataclasses

@@ -1,19 +1,19 @@
-"""Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
+"""Estimates of epsilon from the cosines of the canaries of a single run (Andrew et al., ICLR 2024).
 
 Each canary is a uniform direction in R^d, and training with it shifts its cosine with the released vector.
-Without any leakage the cosine has the distribution of `cosine_law`, which is nearly N(0, 1/d).
+Without a leak, the cosine has the distribution in `cosine_law`, which is nearly N(0, 1/d).
 
     one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
     one_shot_equal_variance    against N(mean, 1/d), which is the estimate in Table 1 (Errata O1)
     one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
-None of these is a confidence bound. The first two treat the fitted distribution as the truth and ignore the
-error of the fit. The last two choose the threshold on the canaries that they count (Errata O7, O8).
+These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
+on the canaries that they count (Errata O7, O8).
 
-An *observed* canary was inserted, an *unobserved* canary was left out. Cosines may be maxima over rounds,
-whose distribution without leakage is unknown. Then the first two fit it to the unobserved cosines. Means and
-deviations in the code are in units of 1/sqrt(d).
+An *observed* canary was inserted, and an *unobserved* canary was left out. If cosines are maxima over rounds,
+their distribution without a leak is unknown. Then the first two methods fit it to the unobserved cosines. In
+the code, means and deviations are in units of 1/sqrt(d).
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""The choice of a threshold.
+"""Chooses thresholds.
 
-A score above the threshold guesses that its canary was inserted ("in"). A bound is a confidence bound only if
-the threshold does not depend on the counted scores. So these functions choose it on a *pilot*, scores that
-are not counted.
+If a score is above the threshold, we guess that its canary was inserted ("in"). A bound is a confidence bound
+only if the threshold does not depend on the counted scores. So we choose it on a *pilot*: scores that we do
+not count.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""HTML pages on audits: verdict, training, threat model, bounds, figures and provenance."""
+"""HTML pages about audits: verdict, training, threat model, bounds, figures and provenance."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,8 @@
 """Audit cards: JSON records of audits that others can recompute from the scores.
 
-Where possible, fields are named as in the OpenDP registry of deployments of differential privacy.
+If possible, fields have the names of the OpenDP registry of deployments of differential privacy.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
-claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores.
+claim, the method, the confidence, and how often the scores are tested.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Checks that the training libraries are installed; pip installs them only with the `train` extra."""
+"""Checks that the training libraries are installed. pip installs them only with the extra `train`."""
 
 import importlib.util
 import shlex

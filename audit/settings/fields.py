@@ -1,6 +1,6 @@
 """Fields of settings. `described` declares a field with its default, help and limits.
 
-Flags, `--help`, validation, keywords and identities in the store are derived from this declaration.
+Flags, `--help`, validation, keywords and identities in the store follow from this declaration.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults, so an added field does not rename existing stores.
+Stores are named after `identity`, which omits defaults. So stores keep their names if we add a field.
 Importing this module does not load JAX.
 """
 

@@ -1,9 +1,8 @@
-"""Scores on disk: a folder for each setting, and in it a file for each finished chunk of runs.
+"""Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines the score of a run. It is identified by the SHA-256 of its
-canonical JSON, and its folder name ends in the first digits of this hash. The number of runs is not part of
-the setting, so a request for more runs trains only the missing ones. Files are written atomically: a killed
-process loses at most its current chunk.
+A setting is a dict with everything that determines the score of a run, but not the number of runs. The
+SHA-256 of its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
+its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash

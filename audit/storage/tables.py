@@ -1,6 +1,6 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-pandas only reads Excel and Parquet here, because it changes CSV and JSON silently: it takes an extra cell for
+We use pandas only for Excel and Parquet, because it changes CSV and JSON silently: it takes an extra cell for
 an index, fills in missing cells, rounds numbers, and turns text into dates.
 """
 

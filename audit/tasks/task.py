@@ -1,4 +1,4 @@
-"""Tasks: models with their data and defaults. The repository's tasks are found if its folder is there.
+"""Tasks: models with their data and defaults. Loads the repository's tasks if the folder is there.
 
 Importing this module does not start JAX.
 """

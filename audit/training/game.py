@@ -10,7 +10,7 @@ An audit has R runs with K canaries each. All randomness comes from keys that th
     presence  fold_in(key, i): which of several canaries run i inserts
     own       fold_in(key, i): the canaries of run i, if every run draws its own
 
-So a run's draws do not depend on its chunk, on the number of devices, or on interruptions.
+So the draws of a run do not depend on chunks, devices or interruptions.
 """
 
 import functools

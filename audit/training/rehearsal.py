@@ -1,12 +1,11 @@
-"""Measures by how much training steps stretch the distance between models, along runs that no audit uses.
+"""Measures how much training steps stretch the distance between models, in runs that no audit uses.
 
-These runs train like the game's own, with and without canaries, but with different noise. A step's constant
-is its largest value over all runs. We measure small models at every step, and large models at some steps. A
-step between two measured steps takes the larger value.
+These runs train like those of the audit, with and without canaries, but with other noise. The constant of a
+step is its largest value over all runs. We measure small models at every step, and large models at some
+steps. A step between two measured steps gets the larger of their values.
 
-Derivatives do not show jumps of the gradient near a model. To find them, we also measure secants, on lines
-through the models. The lines follow the noise, the gradient and the canaries: the directions in which other
-runs may move.
+To find jumps of the gradient near a model, we also measure secants on lines through the models. The lines
+follow the noise, the gradient and the canaries, because other runs may move in these directions.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Every estimator of epsilon, ours and others', on the same scores of mechanisms of exact epsilon."""
+"""Compares public estimators of epsilon on the same scores, from mechanisms with known epsilon."""

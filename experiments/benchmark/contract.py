@@ -1,4 +1,4 @@
-"""The records that describe the benchmark's estimators and mechanisms."""
+"""Records of the benchmark's estimators and mechanisms."""
 
 import importlib.metadata
 import time

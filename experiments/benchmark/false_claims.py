@@ -2,8 +2,7 @@
 
 The mechanism is Gaussian with 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
 exceeds the claimed epsilon. Our estimators for directions test the claimed trade-off curve instead. We also
-count the audits that refute a true claim with the same number of runs, because an estimator that refutes
-every claim does not detect bugs.
+count how many audits refute a true claim.
 """
 
 import math

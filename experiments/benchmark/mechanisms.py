@@ -1,7 +1,7 @@
-"""The benchmark's mechanisms, whose true epsilon is known exactly, and how their scores are drawn.
+"""The benchmark's mechanisms, with their exact epsilon and functions that draw their scores.
 
-A run with several canaries releases a vector, and a canary's score is its inner product with this vector. The
-release has mu-GDP with respect to each canary, and so have all scores together, even if they depend on each
+A run with several canaries releases a vector, and the score of a canary is its inner product with this
+vector. For each canary, the release is mu-GDP, and so are all scores together, even if they depend on each
 other.
 """
 

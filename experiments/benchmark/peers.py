@@ -1,4 +1,4 @@
-"""Estimators from packages, which are called as in their documentation.
+"""Estimators from packages, called as their documentation describes.
 
 A package is imported when its estimator is first called. Strategies that split the scores at random get a
 fixed seed, so results are reproducible.

@@ -1,1 +1,1 @@
-"""The CANIFE paper: a frozen round measured again and again over a training."""
+"""The CANIFE paper: measures rounds of a training run while the model is frozen."""

@@ -1,4 +1,4 @@
-"""The setting of a training run under attack. Importing this module does not start JAX."""
+"""The setting of a training run that CANIFE audits. Importing this module does not start JAX."""
 
 import dataclasses
 import math
@@ -67,7 +67,7 @@ class Attacked(FederatedTraining):
         most=1e4,
         zero_too=True,
     )
-    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT)
+    every: int = described("Measure rounds 1, 1 + every, ...", default=100, **_COUNT)
     examples: int = described("Maximum number of examples per client; 0: all.", **_ZERO_OR_COUNT)
     pool: int = described(
         "Mock clients for the design of canaries; 0: up to 512.", **_ZERO_OR_COUNT
@@ -108,13 +108,15 @@ class Attacked(FederatedTraining):
         default="random",
         choices=STARTS,
     )
-    soft_label: bool = described("Design the label too, as a mixture.", default=False)
+    soft_label: bool = described("Also design the label, as a mixture.", default=False)
     keep_best: bool = described("Use the best sample of a design, not the last.", default=False)
     as_published: bool = described(
         "The canary replaces a client and sends its raw gradient, as in the paper's code.",
         default=False,
     )
-    delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
+    delta: float = described(
+        "delta of the epsilon over all rounds.", default=1e-5, above=0, below=1
+    )
 
     def measured(self) -> list[int]:
         """Returns the numbers of the rounds that are measured: 1, 1 + every, ..."""

@@ -1,9 +1,9 @@
 """The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
-Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm, a mixture of Gaussians over all cohorts. We invert its moment generating function M along
-the line through a real tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s) this has no
-cancellation. So each x uses the tilt with the nearest mean, which is accurate also in the tails.
+Client i has the dot product a_i. Without the canary, the score is sum_{i in cohort} a_i + sigma Z, in units
+of the clipping norm: a mixture of Gaussians over all cohorts. We invert its moment generating function M
+along the line through a real tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), there is no
+cancellation. So each x uses the tilt with the nearest mean, which is accurate even in the tails.
 """
 
 from typing import NamedTuple

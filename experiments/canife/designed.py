@@ -1,8 +1,7 @@
 """Designs a canary whose gradient is nearly orthogonal to the updates of clients, for a frozen model.
 
-Gradient descent over the sample minimizes a penalty on the sample's gradient g in R^p. A step uses a
-minibatch of n mock clients' updates u_i, clipped to norm C. The penalties also lengthen g to C or to a
-constant k:
+Gradient descent on the sample minimizes a penalty on its gradient g in R^p. A step uses the updates u_i of a
+minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to C or to a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A

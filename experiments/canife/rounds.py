@@ -1,8 +1,7 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
 The estimate is not a confidence bound, because its threshold is chosen on the same scores. We compose rounds
-by Renyi DP of the Poisson-sampled Gaussian mechanism. Quadrature computes its divergences, because
-dp-accounting skips orders below about 1.7 at these sampling rates (Errata C11).
+by Renyi DP of the Poisson-sampled Gaussian mechanism. Quadrature computes its divergences (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4

@@ -1,6 +1,6 @@
 """The samples that can be canaries: images with labels, and texts, which are also their own labels.
 
-A design changes continuous numbers. `ImageSamples` and `TextSamples` interpret them by the same functions:
+A design changes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
 
     draw            (rng) -> a random first sample for a design
     from_example    (features, label) -> a first sample from an example of a client

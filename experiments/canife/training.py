@@ -1,7 +1,7 @@
 """Trains a model by DP-FedAvg and measures it at regular rounds.
 
-A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
-estimate's scores and exact values. A killed training run continues with bit-for-bit the same results.
+A measurement designs a canary for the frozen model, simulates mock rounds, and computes the scores of the
+published estimate and the exact values. If a training run is killed, it continues with bit-identical results.
 """
 
 import zlib

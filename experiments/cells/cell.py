@@ -1,4 +1,4 @@
-"""Cells, the pieces of a sweep's work, with their data sets and their answers.
+"""Cells: the units of work of a sweep, with their data sets and results.
 
 Each kind of cell has a module that makes `Cell` records. Importing this module does not start JAX.
 """

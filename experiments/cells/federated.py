@@ -1,4 +1,4 @@
-"""Cells that audit federated training. Their stores have scores and each run's accuracy."""
+"""Cells that audit federated training. Their stores have the scores and the accuracy of each run."""
 
 import dataclasses
 import functools

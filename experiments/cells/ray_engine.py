@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU if the cluster has GPUs. Otherwise it gets as many cores as the smallest node has. All
-tasks have equal devices, so their scores equal those of one node to the bit.
+Each task gets one GPU, or as many cores as the smallest node has. So all tasks have equal devices, and scores
+are bit-identical to those from one node.
 """
 
 import contextlib

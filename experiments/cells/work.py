@@ -1,4 +1,4 @@
-"""Completes the cells of a sweep. To check a finished sweep, this module needs neither data nor JAX."""
+"""Trains the missing cells of a sweep. If none is missing, it needs neither data nor JAX."""
 
 import contextlib
 import sys

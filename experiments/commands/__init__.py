@@ -1,1 +1,1 @@
-"""The commands of the repository. Each module defines flags and a short main."""
+"""The commands of the repository."""

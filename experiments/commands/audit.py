@@ -6,7 +6,7 @@
     ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a figure
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon >= 10
 
-Trained runs are stored under --out and not trained again, so you can interrupt and continue an audit.
+Trained runs are stored under --out, so you can interrupt and continue an audit.
 """
 
 import math

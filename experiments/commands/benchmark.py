@@ -4,8 +4,8 @@
     ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
-The scores come from simulated mechanisms with a known epsilon. Finished cells are stored under --out, so you
-can interrupt and continue. Estimators without an installed package are listed and skipped.
+Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
+continue. Estimators without an installed package are listed and skipped.
 """
 
 import sys

@@ -1,10 +1,9 @@
 """Audit federated training with CANIFE: a designed canary in mock rounds.
 
-./run.sh canife                                  two layers, Fashion-MNIST, an epoch
-./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
-./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
-./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
-./run.sh canife --as_published --charge=backward    reproduces the paper's public code
+./run.sh canife                                  two layers, Fashion-MNIST, one epoch ./run.sh canife
+--model=convnet --cohort=64      CIFAR-10, one example per client ./run.sh canife --clients=600 --cohort=30
+--rounds=100 --every=20 ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are
+texts ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """

@@ -9,8 +9,8 @@
     ./run.sh list --report=page.html              a page on the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data). Trained runs are stored under --out and not trained again, so you can
-interrupt and continue.
+emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can interrupt and
+continue.
 """
 
 import dataclasses

@@ -3,8 +3,8 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command does not train or load data. Figures show the stored cells. Figures and figures.csv go to the
-folder figures under --out, or to its subfolder named after the scale (except laptop).
+This command does not train or load data. The figures and figures.csv are in the folder figures under --out,
+or in a subfolder named after the scale (except laptop).
 """
 
 import shlex

@@ -4,8 +4,8 @@
 ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
 ./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
 
-The convex landscape attains its bound. The last iterate of the latch shows the largest sum of a shuffled
-training run: without Lipschitz steps, hiding all other iterates does not reduce the leak.
+The convex landscape attains its bound. With the latch, the last iterate reveals the largest sum of a shuffled
+training run.
 """
 
 import itertools

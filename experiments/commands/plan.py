@@ -5,8 +5,7 @@
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. Durations come from the measured time of the model on
-two cores; `audit` shows the remaining time on your machine.
+Bounds are from simulated audits with Gaussian scores. Durations are for two cores.
 """
 
 import sys

@@ -5,10 +5,9 @@
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is that of `audit`,
-or 8 for resnet18. Before timing, the noiseless step of each engine must agree with ours. A round times every
-engine once, and ratios compare times of the same round. Our engine trains as in `audit`, with insertions.
-jax_privacy and torch_func use all cores and the fastest number of models at once. Opacus runs one
-single-threaded process per core, and we add their rates.
+or 8 for resnet18. A round times every engine once, and ratios compare times of the same round. Our engine
+trains as in `audit`, with insertions. jax_privacy and torch_func use all cores. Opacus runs one
+single-threaded process per core.
 """
 
 import importlib.util

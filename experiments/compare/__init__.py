@@ -1,1 +1,1 @@
-"""One mechanism audited by fresh directions and by the methods of all four papers."""
+"""Audits one mechanism with fresh directions and with the methods of all four papers."""

@@ -1,4 +1,4 @@
-"""The compared mechanism, the budget of each method, and the settings of the methods that train it.
+"""The audited mechanism, the budget of each method, and the settings of the methods that train.
 
 Importing this module does not import JAX.
 """
@@ -43,7 +43,10 @@ class Compared:
     learning_rate: float = described("Learning rate.", default=0.1, least=1e-6, most=1e6)
     clipping_norm: float = described("Clipping norm C.", default=1.0, least=1e-6, most=1e6)
     noise_multiplier: float = described(
-        "Noise multiplier sigma: noise has deviation sigma * C.", default=4.0, least=0.01, most=1e4
+        "Noise multiplier sigma: the noise has standard deviation sigma * C.",
+        default=4.0,
+        least=0.01,
+        most=1e4,
     )
     noise: str = described(
         "Noise across steps, as in `audit`. CANIFE needs independent noise.",
@@ -74,7 +77,7 @@ class Compared:
     design_steps: int = described(
         "Optimization steps to design a CANIFE canary.", default=1000, least=1, most=10**6
     )
-    delta: float = described("delta of every value.", default=1e-5, above=0, below=1)
+    delta: float = described("delta of all values.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
     seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
 

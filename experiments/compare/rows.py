@@ -1,7 +1,7 @@
 """Runs all methods, and shows their values in a table and a figure.
 
-Bounds are the same as those of each method's own command. CANIFE's values do not use amplification by
-sampling, since the mini-batches are known.
+The bounds are the same as in the separate commands. CANIFE's values do not use amplification by sampling,
+since the mini-batches are known.
 """
 
 import sys

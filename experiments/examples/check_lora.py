@@ -1,7 +1,7 @@
 """Checks DP-SGD with Opacus on a small language model with LoRA: ./run.sh check --example=lora
 
-As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. At first
-the gradient of A is zero for all examples, so the check starts after some training steps.
+As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. Then the
+gradient of A is zero for all examples, so the check starts after some training steps.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Audits a JAX training loop with jax_privacy in one run, by random directions in one tensor.
+"""Audits a training loop with jax_privacy in a single run, with random directions in one tensor.
 
 ./run.sh python experiments/examples/directions_jax_privacy.py
 

@@ -1,11 +1,11 @@
-"""Draws three figures beyond the paper, about what the last model leaks.
+"""Draws three figures about the leak of the last model that are not in the paper.
 
-The brackets show upper bounds on this leak, and what audits find. An upper bound is proven, or uses measured
-Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
+The brackets show upper bounds on this leak, and the results of audits. An upper bound is proven, or uses
+measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
 
-`proven` compares fresh directions with GC-R on the paper's models, over the number of training runs.
+`proven` compares fresh directions with GC-R on the models of the paper, over the number of training runs.
 
-`matrix` compares DP-SGD with matrix mechanisms, whose noise is correlated.
+`matrix` compares DP-SGD with matrix mechanisms, which have correlated noise.
 """
 
 import contextlib

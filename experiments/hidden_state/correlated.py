@@ -1,7 +1,7 @@
-"""The noise of the sweep `matrix`, which compares last models at equal accounted epsilon, over k.
+"""The noise of the sweep `matrix`, which compares last models at the same accounted epsilon.
 
-With DP-SGD and with three matrix mechanisms, all models of a run together leak ACCOUNTED_EPSILON. Canaries
-along coordinates measure how much the last model leaks, and fresh directions give a lower bound.
+All models of a run together leak ACCOUNTED_EPSILON. Canaries along coordinates measure how much the last
+model leaks, and fresh directions give a lower bound.
 """
 
 NAME = "matrix"

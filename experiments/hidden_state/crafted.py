@@ -6,22 +6,20 @@ gradient steps are
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
-lower bound holds for all losses with these constants.
+slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So the
+bound cannot be improved for all losses with these constants.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
 examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. So the sum
-of the target's batch is higher than other sums by 2 C, or by 1 C. In units of C and without the other
-examples, theta is this height plus noise. It starts at 0, and the other examples cancel it at each step,
-unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So the
-last iterate exceeds c if theta ever did.
+of the target's batch is higher than other sums by 2 C, or by C. In units of C and without the other examples,
+theta is this height plus noise. It starts at 0. In each step, the other examples cancel it if it is below a
+threshold c, and push it up further if it is above. So the last iterate exceeds c if theta ever did.
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
-B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the period
-B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
+B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the period B C (1
+- eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch separates models at c, so its steps do not have the Lipschitz constant 1. A bound on the last model
-of shuffled training needs Lipschitz steps.
+Steps of the latch do not have the Lipschitz constant 1.
 """
 
 import itertools

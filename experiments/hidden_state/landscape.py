@@ -1,16 +1,16 @@
-"""The crafted loss landscape: its exact distribution with and without the canary, adversaries, simulation.
+"""The crafted loss landscape: its exact distribution with and without the canary, adversaries and simulation.
 
-The adversary decides all gradients of a model with one parameter theta. The score after step t is theta_t. In
+The adversary chooses all gradients of a model with one parameter theta. The score after step t is theta_t. In
 units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Errata H5):
 
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart, which resolves
-the noise of a step, and at most sigma / 32, which resolves the point where the likelihood ratio crosses
-e^epsilon. A step splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an
-FFT, this keeps the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving
-the spacing changes epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart to resolve the
+noise of a step, and at most sigma / 32 to resolve the crossing of the likelihood ratio with e^epsilon. A step
+splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this keeps
+the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Half the spacing changes
+epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the integral of max(g_T, 0).
@@ -23,8 +23,8 @@ g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the 
     delta_T(epsilon) decreases as a maximum of decreasing functions, and its root at delta is the adversary's
     epsilon.
 
-    For other maps, random and gradient-searched landscapes s in [-1, 1] are never better
-    (tests/experiments/hidden_state/test_crafted_landscape.py).
+        For other maps, we tested random landscapes and landscapes from gradient search with s in [-1, 1]
+    (tests/experiments/hidden_state/test_crafted_landscape.py). They are never better.
 """
 
 import itertools

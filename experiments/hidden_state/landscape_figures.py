@@ -1,6 +1,6 @@
 """Draws the crafted landscape: the exact epsilon next to the claim of the Gaussian conversion.
 
-Only the cheap curves of Example 1 and Figure 6b are computed here. All other values are stored.
+This module computes only the curves of Example 1 and Figure 6b. All other values are stored.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
 """Cells that measure training runs. Each cell trains its runs once and stores the measurement.
 
-Figure 8 shows the norms of the canary of the adversary L, which is the gradient of an example with a wrong
-label. Bounds on the last model of a network need the expansion of its steps: how much they stretch distances
-between models.
+Figure 8 shows norms of the gradient of an example with a wrong label. Bounds on the last model of a network
+need the expansion of its steps: how much they stretch distances.
 """
 
 from functools import partial

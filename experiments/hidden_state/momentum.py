@@ -1,11 +1,11 @@
-"""Crafted convex losses against momentum: what the last model leaks at least.
+"""Crafts convex losses for which the last model leaks much with momentum.
 
-Heavy ball with momentum beta on a one-dimensional quadratic, with curvature h_t at step t, is
+The heavy-ball method with momentum beta, on a one-dimensional quadratic with curvature h_t at step t, is
 
     theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
 
-with z_t ~ N(0, 1), b = 1 with the canary and 0 without, and the canary's sign s_t at insertions. The last
-model is the sum of w_t (s_t b + sigma z_t), with the weights
+where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the sign of the canary at insertions.
+The last model is the sum of w_t (s_t b + sigma z_t), with the weights
 
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
@@ -13,12 +13,11 @@ With s_t = sign(w_t), the mu of the last model is exactly
 
     (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
 
-In this module a curvature is a_t, which includes the learning rate eta. Curvatures repeat with a period of k
-steps, except in the last steps. Each is between 0 and `most`, so the losses are convex and smooth, with the
-constant most / eta.
-Local searches found the periods for beta = 0.9, and `optimize` improves them for each beta. The worst convex
-loss may leak more. Plain SGD has an upper bound (`audit.hidden_state_epsilon`), and from k = 3 on these
-losses with momentum exceed it.
+In this module, a curvature is a_t, which includes the learning rate eta. Curvatures repeat with a period of k
+steps, except in the last steps. They are between 0 and `most`, so the losses are convex and smooth, with the
+constant most / eta. Local searches found the periods for beta = 0.9, and `optimize` improves them for each
+beta. From k = 3 on, these losses with momentum exceed the upper bound for plain SGD
+(`audit.hidden_state_epsilon`).
 """
 
 from functools import partial

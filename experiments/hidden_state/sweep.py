@@ -1,6 +1,6 @@
 """The cells of the hidden-state paper's figures that train models, at three scales.
 
-Six figures are not in the paper. `proven` shows lower bounds from fresh directions on the paper's models.
+Six figures are not in the paper. `proven` shows lower bounds from fresh directions for the paper's models.
 `bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
 `bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
 

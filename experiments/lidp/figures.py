@@ -1,7 +1,7 @@
 """Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-n is the number of runs per world, K the number of canaries in a run, and d the dimension. A bound from fewer
-than all stored runs uses random parts of them.
+n is the number of runs per world, K is the number of canaries in a run, and d is the dimension. If a bound
+does not use all stored runs, it uses random parts of them.
 """
 
 import math

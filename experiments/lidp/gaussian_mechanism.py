@@ -4,10 +4,9 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4. The order is the highest moment of a run's
-detected canaries that they use. Separate runs choose the thresholds of detection, in a window of scores that
-limits epsilon (Errata L2). These bounds use only the first direction of the inequality (Errata L3), and may
-be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4: the highest moment that they use of the number
+of detected canaries. Separate runs choose the thresholds of detection, in a window of scores (Errata L2).
+These bounds use only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial

@@ -1,1 +1,1 @@
-"""The one-shot paper: the Gaussian mechanism, simulated."""
+"""The one-shot paper."""

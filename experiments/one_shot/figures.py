@@ -1,7 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others show stored cosines. For the observer of all iterates, a canary's cosine is
-the largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
+Table 1 is simulated. The others show stored cosines. For the observer of all iterates, the cosine of a canary
+is the largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
 import dataclasses

@@ -4,9 +4,9 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` has the paper's noise multipliers. At the other scales they have the paper's
-analytical epsilons (infinite, 300, 100 and 30) at delta 1e-5. A training run gives the cosines of all
-iterates and of the final model.
+Scale `paper` has the paper's noise multipliers. At the other scales, they give the paper's analytical
+epsilons (infinite, 300, 100 and 30) at delta 1e-5. A training run gives the cosines of all iterates and of
+the final model.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Draws the hidden-state paper's figures of trained models, from points with at least one conclusion each."""
+"""Draws the figures of the hidden-state paper about trained models."""
 
 import math
 import textwrap

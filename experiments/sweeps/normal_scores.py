@@ -1,9 +1,8 @@
 """Two-sided intervals for mu, for scores that are normal with the same standard deviation in both worlds.
 
-The worlds are training with and without the canary. For crafted gradients in an over-parameterized model the
-scores are normal, and mu is the distance between both worlds' means in standard deviations. After 20 runs the
-noncentral t interval for mu is as narrow as an interval from counted errors after thousands. For scores of
-another shape the interval is not a bound.
+The worlds are training with and without the canary. For crafted gradients in an over-parameterized model,
+scores are normal, and mu is the distance between the means of the two worlds in standard deviations. After 20
+runs, the noncentral t interval for mu is as narrow as an interval from counted errors after thousands.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Figures with panels, a title above and a common legend below, and heat maps."""
+"""Draws figures with several panels and one legend, and heat maps."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The points of a figure, and the table that compares them with a paper's claims.
+"""The points of a figure, and the table that compares them with the claims of a paper.
 
-A point is one place in a figure. It has the audits of all seeds, and the conclusions from the stored ones.
+A point has the audits of all seeds, and the conclusions from the audits that are stored.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Tables of records. A record maps names of fields to a row's values, and a column shows one field."""
+"""Tables of records. A record maps the names of fields to the values of a row. A column shows one field."""
 
 from collections.abc import Sequence
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""Data sets whose examples belong to clients. The examples of a client are consecutive."""
+"""Data sets with clients. The examples of a client are consecutive."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST. All their sources give the same bits (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST. All sources give the same bits (see `models.data.sources`)."""
 
 import gzip
 import hashlib

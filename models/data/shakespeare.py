@@ -1,7 +1,7 @@
 """Shakespeare's plays by play and speaker: the text of each role, as sequences of characters.
 
-The text is World Library's edition, which Project Gutenberg distributes for personal and non-commercial use.
-We do not ship the text. We fetch it and print its licence.
+Project Gutenberg distributes this edition, World Library's, for personal and non-commercial use. We do not
+ship the text, but fetch it and print its licence.
 """
 
 import gzip

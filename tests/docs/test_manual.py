@@ -1,4 +1,4 @@
-"""The manual: every public name has its page, and every page that a reader should find is in it."""
+"""Tests that the manual has a page for every public name, and includes every page for readers."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The manual's tutorials, done as a reader does them: files written, commands run, output compared."""
+"""Tests the tutorials: writes their files, runs their commands, and compares the output."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`plan` as a user types it."""
+"""Tests `plan` as a command."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Convolutional networks: sizes, gradients against Flax's own layers, and an audit whose answer is known."""
+"""Tests the sizes and gradients of convolutional networks, and an audit with a known result."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""The dense networks: sizes and losses in NumPy."""
+"""Tests the sizes of dense networks, and their losses against NumPy."""
 
 import jax
 import numpy as np

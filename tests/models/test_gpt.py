@@ -1,4 +1,4 @@
-"""The GPT: its sizes by name, and what a position's logits depend on."""
+"""Tests the sizes of GPTs, and what the logits of a position depend on."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The frozen body agrees with torchvision's own; its features are computed once and kept."""
+"""Tests that the frozen layers agree with torchvision, and that features are computed once."""
 
 import json
 from pathlib import Path

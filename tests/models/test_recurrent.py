@@ -1,4 +1,4 @@
-"""The recurrent models: their sizes, the LSTM in NumPy, and what padding changes."""
+"""Tests the sizes of recurrent models, the LSTM against NumPy, and padding."""
 
 import jax
 import jax.numpy as jnp

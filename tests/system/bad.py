@@ -1,4 +1,4 @@
-"""What the tests of bad inputs share: a case, and the check that it is refused."""
+"""The cases of the tests of bad inputs, and the check that an input is rejected."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of kills share: processes that train, what they say, and the scores that they leave."""
+"""Code for tests of kills: processes that train, their output, and their scores."""
 
 import contextlib
 import json

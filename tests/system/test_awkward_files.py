@@ -1,6 +1,6 @@
-"""Files that are accepted, however they were rounded, sorted or filled in, get no bound above the truth.
+"""Tests that files which were rounded, sorted or filled in do not get bounds above the true epsilon.
 
-Each case draws an audit of a mechanism whose truth is known, and does with its scores what people do.
+Each case simulates an audit with a known epsilon, and changes its scores as users do.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Whatever a public function gets, it works or refuses it in one line, before it trains or writes."""
+"""Tests that public functions reject bad arguments in one line, before they train or write."""
 
 import functools
 import math

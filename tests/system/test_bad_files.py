@@ -1,4 +1,4 @@
-"""Bad files of scores and damaged stores are one line that names the file; no damaged score counts."""
+"""Tests that bad score files and damaged stores give an error of one line with the file's name."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Bad command lines and bad values of settings' fields: each is one line that names the flag or the field."""
+"""Tests that bad command lines and values give an error of one line with the flag or the field."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""./run.sh bound on strangers' flags: what it writes is what a file's name says, and where it is said."""
+"""Tests the files that ./run.sh bound writes, and its messages about them."""
 
 import html
 import json

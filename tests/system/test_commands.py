@@ -1,4 +1,4 @@
-"""The command line as a user types it, on a small number of runs and small made-up data."""
+"""Tests commands as a user types them, with few runs and small made-up data."""
 
 import json
 from pathlib import Path

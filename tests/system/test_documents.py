@@ -1,4 +1,4 @@
-"""Citations of the papers' errata lead to an entry, and no file cites what a reader does not have."""
+"""Tests that citations of errata have an entry, and that no file cites what readers do not have."""
 
 import json
 import re

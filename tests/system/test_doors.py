@@ -1,6 +1,6 @@
-"""One corpus of scores, every door, one answer: the same table, byte for byte.
+"""Tests that the same scores give the same table, byte for byte, however they are read.
 
-The doors are Python, `bound`, and the audit of a store that holds the same scores.
+The table comes from Python, from `bound`, and from the audit of a store.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
+"""Tests that an interrupted audit gives the same bits, and trains no run twice."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The federated command: what it prints, keeps and what a kill leaves; its bounds over many runs."""
+"""Tests the federated command: its output, its files, kills, and its bounds from many runs."""
 
 import signal
 import subprocess

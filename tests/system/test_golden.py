@@ -1,7 +1,7 @@
-"""Numbers that must not change: scores of six settings, and the table of the default audit.
+"""Numbers that must not change: the scores of six settings, and the table of the default audit.
 
-They were recorded with the version of JAX and on the processor that scores.json names; there they must be
-the same to the bit, elsewhere to 1e-5.
+scores.json names the version of JAX and the processor with which they were recorded. There, they must be
+bit-identical. Elsewhere, they must agree to 1e-5.
 """
 
 import csv

@@ -1,10 +1,10 @@
-"""What commands print and write, as recorded: text, CSV, JSON and pages' words, from stores of known scores.
+"""Tests the recorded text, CSV, JSON and pages of commands, from stores of known scores.
 
-To record it again: RECORD_GOLDEN_OUTPUTS=1 ./run.sh test --slow tests/system/test_golden_outputs.py
+To record them again: RECORD_GOLDEN_OUTPUTS=1 ./run.sh test --slow tests/system/test_golden_outputs.py
 
-cases.json has the commands, stores.json.gz settings as they are named in stores; the scores under them are
-drawn here from seeds, so that no training decides a digit. Settings are never recorded again: one that goes
-by another name is not found. What is trained here is compared without its digits.
+cases.json has the commands, and stores.json.gz has settings with the names of their stores. Seeds draw the
+scores here, so training does not affect any digit. Settings are never recorded again: if a setting gets
+another name, its store is not found. For commands that train, we compare the text without its digits.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command in one line at any moment, and the same command goes on."""
+"""Tests that Ctrl-C and SIGTERM end a command in one line, and that it can continue."""
 
 import shutil
 import signal

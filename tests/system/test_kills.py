@@ -1,11 +1,12 @@
-"""Audits that are killed and started again, against one that is left alone. Every other kill strikes at a
-random moment; the rest, with something written and not yet in its place. What follows from the scores is
-compared too, which of canaries that are drawn afresh has the test of the claim. And `./run.sh canife`, killed
-wherever it leaves a file.
+"""Kills audits, starts them again, and compares them with an audit that is not killed.
+
+Half of the kills are at random moments, and the others are just before a file is renamed. We also compare
+results that are computed from the scores, such as the claim test of fresh canaries. `./run.sh canife` is
+killed at each file that it writes.
 
     ./run.sh test --slow tests/system/test_kills.py --kills=100 --kills_out=/shared/folder -rP
 
-kills audits of each adversary 100 times, on a disk that others share, and says what the kills left behind.
+kills audits of each adversary 100 times, on a shared disk, and reports the files that are left.
 """
 
 import shutil

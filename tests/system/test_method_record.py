@@ -1,4 +1,4 @@
-"""A method is one record: one that is planted shows wherever methods are shown, counted or calibrated."""
+"""Tests that a method with a record appears in all reports, counts and calibrations."""
 
 import json
 

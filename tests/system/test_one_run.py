@@ -1,4 +1,4 @@
-"""One run's cosines through ./run.sh bound, and the PyTorch example that makes some."""
+"""Tests ./run.sh bound with cosines of one run, and the PyTorch example."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The package as a user installs it, and the commands under one name."""
+"""Tests the installed package and its commands."""
 
 import os
 import re

@@ -1,8 +1,8 @@
-"""An honest engine is bounded below its upper bound and near it; every planted bug is found out.
+"""Tests that bounds of a correct engine are below the upper bound and near it, and that bugs are found.
 
-The game has no genuine gradients, so that mu = insertions / (sigma sqrt(steps)) is the truth. With 4,000
-runs and confidence 0.999, so that chance fails no test, `if_gaussian` gives 0.93 +- 0.02 of it. Bugs are
-planted in the engine's functions; the accounting knows nothing of them.
+The game has no genuine gradients, so the true mu is insertions / (sigma sqrt(steps)). With 4,000 runs and
+confidence 0.999, `if_gaussian` proves 0.93 +- 0.02 of it, so tests do not fail by chance. The bugs are in
+functions of the engine, and the accounting does not know them.
 """
 
 import jax

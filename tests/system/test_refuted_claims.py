@@ -1,5 +1,7 @@
-"""Claims of audits whose engine has a planted bug are refuted within some training runs, those of a correct
-twin are not. The accounting and the claim's test know nothing of the bugs."""
+"""Tests that some training runs refute the claim of an engine with a bug, but not of a correct engine.
+
+The accounting and the claim test do not know the bugs.
+"""
 
 import jax.numpy as jnp
 import numpy as np

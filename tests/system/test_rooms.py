@@ -1,4 +1,4 @@
-"""Which room may import which (WORKSPACE.md: one way, no back and forth)."""
+"""Tests which rooms import which (WORKSPACE.md)."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""run.sh as a user types it: a copy of its files, and a Python that only notes what it is asked."""
+"""Tests run.sh with a copy of its files and a Python that only records its arguments."""
 
 import configparser
 import json

@@ -1,12 +1,11 @@
 """The norms and weighted sums of per-example gradients of single layers, from one backward pass.
 
-The supported layers are dense layers, convolutions, group and layer normalisation, and modules that define
-`unfold`.
+We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
-A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). In a convolution, these
-are the patches at L places. A dense layer has one vector. They are rows (L, K) if the layer's channels are
-last, and columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and
-the output gradients g (B, O, L), or from rows, we compute one of
+A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
+convolution are its patches; a dense layer has one vector. They are rows (L, K) if the channels are last, and
+columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and the output
+gradients g (B, O, L), or from rows, we compute one of
 
     if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
@@ -14,8 +13,8 @@ the output gradients g (B, O, L), or from rows, we compute one of
 
 The first and the last form are ghost norms, which do not form per-example gradients (Goodfellow, 2015, arXiv
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
-4). A choice for each layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and Efficient Training of
-Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683), here by multiply-adds.
+4). We choose the form with the fewest multiply-adds for each layer: mixed ghost clipping (Bu, Mao and Xu,
+2022, arXiv 2205.10683).
 
 The gradient of a normalisation's scale is sum_l g_l x_l, for normalised inputs x. The gradient of a bias is
 sum_l g_l.

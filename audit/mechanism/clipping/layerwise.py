@@ -1,9 +1,8 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass, and then sums the clipped
-gradients from them. `layers` computes the norms for each layer. The stored values of a block fit into a
-processor's cache. Memory contains a single block and the factors of the sums of dense kernels
-(`Factors`).
+gradients from them. `layers` computes the norms for each layer. We store only a single block, which fits into
+the cache of a processor, and the factors of the sums of dense kernels (`Factors`).
 """
 
 import math

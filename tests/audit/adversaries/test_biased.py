@@ -1,4 +1,4 @@
-"""GC-S against Algorithm 3 written out, and what it must choose where that is plain."""
+"""Tests GC-S against a plain implementation of Algorithm 3, and in cases with an obvious choice."""
 
 import functools
 import types

@@ -1,4 +1,4 @@
-"""One contract for every adversary."""
+"""Tests that every adversary meets the contract."""
 
 import dataclasses
 import functools

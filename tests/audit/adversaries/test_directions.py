@@ -1,4 +1,4 @@
-"""The cosines of one-shot canaries with the iterates, against NumPy."""
+"""Tests the cosines of one-shot canaries with the iterates against NumPy."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Adversaries with many canaries a run: what they insert, and how they score."""
+"""Tests what adversaries with many canaries per run insert, and how they score."""
 
 import functools
 

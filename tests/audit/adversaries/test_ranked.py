@@ -1,4 +1,4 @@
-"""Canaries ranked among fresh draws in the game: what is drawn, what is scored, and what it proves."""
+"""Tests canaries that are ranked among fresh draws: draws, scores and bounds."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Fresh directions: what they are drawn from, what is inserted, and what is scored, against NumPy."""
+"""Tests fresh directions against NumPy: their seeds, insertion and scores."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Directions within chosen tensors: the null law and the level, the power, and choices that are refused."""
+"""Tests directions in chosen tensors: null distribution, level, power, and rejected choices."""
 
 import numpy as np
 import pytest

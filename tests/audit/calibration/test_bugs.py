@@ -1,4 +1,4 @@
-"""How soon a claim is refuted whose noise is smaller than stated."""
+"""Tests how many runs refute a claim if the noise is smaller than stated."""
 
 import pytest
 

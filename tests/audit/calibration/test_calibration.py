@@ -1,4 +1,4 @@
-"""The methods' coverage and tightness, that calibration tells right from wrong, and its known laws."""
+"""Tests the coverage and tightness of methods, and that calibration detects wrong methods."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Every law of known truth: what an audit depends on."""
+"""Tests that audits of mechanisms with a known epsilon depend only on their arguments."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calibration with many canaries: draws are as they say, truths are attained, methods cover."""
+"""Tests calibration with many canaries: draws, true parameters and coverage."""
 
 import numpy as np
 import pytest

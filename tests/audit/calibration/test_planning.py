@@ -1,4 +1,4 @@
-"""How many runs an audit needs to prove a share of the truth."""
+"""Tests how many runs prove a fraction of the true epsilon."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Bugs planted into the examples of `check`: (the bug, the code that it replaces, its code, its check)."""
+"""Bugs for the examples of `check`: (the bug, the code that it replaces, its code, its check)."""
 
 from pathlib import Path
 

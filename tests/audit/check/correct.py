@@ -1,4 +1,4 @@
-"""Correct steps of many kinds, in NumPy, torch, torch.func, Opacus, JAX and jax_privacy, drawn from a seed.
+"""Correct steps in NumPy, torch, torch.func, Opacus, JAX and jax_privacy, drawn from a seed.
 
 python -m tests.audit.check.correct numpy 0 100             an engine's with seeds 0 to 99, a line each
 python -m tests.audit.check.correct numpy 0 100 64          draws the noise 64 times, which is faster

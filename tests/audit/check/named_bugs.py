@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Bugs planted into steps of six engines: (the bug, the code that it replaces, its code, what the report says)."""
+"""Bugs for steps of six engines: (the bug, the code that it replaces, its code, the expected finding)."""
 
 ROWS = "rows of the batch that are not clipped"
 INTERACT = "examples change each other's gradients"

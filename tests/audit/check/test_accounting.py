@@ -1,4 +1,4 @@
-"""Claimed epsilons: right ones pass, wrong ones are held against accounting, and their cause is named."""
+"""Tests that correct epsilons pass, and that wrong ones are reported with their cause."""
 
 import numpy as np
 import pytest

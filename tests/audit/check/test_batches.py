@@ -1,4 +1,4 @@
-"""Batches of any sampler and loader: correct ones have no finding, others are named for what they are."""
+"""Tests that correct batches pass, and that other samplers and loaders are named."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
+"""Tests that `check` names bugs in steps, batches and accounting, and accepts correct code."""
 
 import collections
 import functools

@@ -1,4 +1,4 @@
-"""The noise of many steps: the strategy's passes; lost, repeated and other noise is named."""
+"""Tests that noise of the stated strategy passes, and that lost or repeated noise is named."""
 
 import json
 

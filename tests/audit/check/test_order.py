@@ -1,4 +1,4 @@
-"""The order of examples: uniform ones are accepted, others are not, and the finding says what was seen."""
+"""Tests that uniform orders of examples pass, and that findings describe other orders."""
 
 import numpy as np
 import pytest

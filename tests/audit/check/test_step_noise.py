@@ -1,4 +1,4 @@
-"""Noise of the right deviation that protects too little is named; what happens after the noise is no bug."""
+"""Tests that noise of the wrong shape is named, and that processing after the noise is no finding."""
 
 import numpy as np
 import pytest

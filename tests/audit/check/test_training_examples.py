@@ -1,4 +1,4 @@
-"""Whole training runs whose step is wrapped for the check: they pass, and bugs planted in them do not."""
+"""Tests training runs whose step is wrapped for the check, with and without bugs."""
 
 import pytest
 

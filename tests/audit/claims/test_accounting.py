@@ -1,4 +1,4 @@
-"""Upper bounds: two accountants and the closed form, each against the others."""
+"""Tests upper bounds: two accountants and the closed form must agree."""
 
 import dp_accounting
 import numpy as np

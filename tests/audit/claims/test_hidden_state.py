@@ -1,4 +1,4 @@
-"""The accountant of hidden states: against a quadratic program, closed forms, and what attains it."""
+"""Tests the hidden-state bound against a quadratic program, closed forms and tight examples."""
 
 import numpy as np
 import pytest

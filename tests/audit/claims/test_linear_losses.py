@@ -1,4 +1,4 @@
-"""The expected leak under linear losses: against integration, normal laws and accountants."""
+"""Tests the expected leak with linear losses against integration, normal distributions and accountants."""
 
 import numpy as np
 import pytest

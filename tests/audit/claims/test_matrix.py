@@ -1,4 +1,4 @@
-"""Matrix mechanisms: the note's numbers, strategies as matrices, sensitivities, and limits of the leak."""
+"""Tests matrix mechanisms: published numbers, strategies as matrices, sensitivities and the leak."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests of what random allocation leaks, from both sides."""
+"""Tests upper and lower bounds for random allocation."""
 
 import numpy as np
 import pytest

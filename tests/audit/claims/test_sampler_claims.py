@@ -1,4 +1,4 @@
-"""Tests of what may be claimed for a sampler, in Python and as a command."""
+"""Tests the claims for samplers, in Python and as a command."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Tests of the bound on the last model where the order of batches is hidden."""
+"""Tests the bound on the last model if the order of batches is secret."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The test of a claim by every kind of evidence: its level, what it refutes, and where there is none."""
+"""Tests the test of a claim with each kind of evidence: its level and what it refutes."""
 
 import numpy as np
 import pytest

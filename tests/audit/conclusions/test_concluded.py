@@ -1,4 +1,4 @@
-"""A conclusion is drawn by one function: curve test, reason and upper bound alike wherever it is shown."""
+"""Tests that all reports of an audit show the same conclusion."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Findings as estimates and bounds next to the upper bounds."""
+"""Tests estimates and bounds next to the upper bounds."""
 
 import dataclasses
 

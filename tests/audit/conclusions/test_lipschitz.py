@@ -1,5 +1,4 @@
-"""Steps are as Lipschitz as is said, on the data or on any; a covered audit has its bound, and any other says
-why it has none."""
+"""Tests the Lipschitz constants of steps, and the reasons if there is no bound."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Measured constants bound the last model by an assumption that is named, and kinks by nothing."""
+"""Tests that measured constants give a bound with an assumption, and that kinks do not."""
 
 import json
 

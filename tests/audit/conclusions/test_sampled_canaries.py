@@ -1,4 +1,4 @@
-"""Audits of canaries that come as a sampler says, beside what the sampler may leak."""
+"""Tests audits of sampled canaries against the bound for the sampler."""
 
 import json
 

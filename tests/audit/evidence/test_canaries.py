@@ -1,4 +1,4 @@
-"""Designs of many canaries a run: counts of errors whose means are the average rates, and what is refused."""
+"""Tests that counts of errors have the average rates as means, and that bad input is rejected."""
 
 import itertools
 

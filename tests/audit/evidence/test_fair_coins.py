@@ -1,4 +1,4 @@
-"""A caller's coins: fair ones pass, and what is no fair coin is refused with its reason."""
+"""Tests that fair coins pass, and that unfair coins are rejected with the reason."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A caller's cosines of fresh directions: what is refused, how surely, and how rarely wrongly."""
+"""Tests the checks of a user's cosines: their power, and how rarely they reject valid cosines."""
 
 import numpy as np
 import pytest

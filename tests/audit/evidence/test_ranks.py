@@ -1,4 +1,4 @@
-"""Ranks among fresh draws: their law, their place among cosines, the level of what they prove, bad input."""
+"""Tests ranks among fresh draws: distribution, level of the bounds and bad input."""
 
 import numpy as np
 import pytest

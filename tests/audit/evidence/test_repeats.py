@@ -1,4 +1,4 @@
-"""Files that hold runs twice give the smaller of two bounds; rows that are equal by nature cost little."""
+"""Tests that files with copied runs give the smaller bound, and that other equal rows cost little."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Conversions against 60-digit arithmetic, against each other and against another accountant."""
+"""Tests conversions against 60-digit arithmetic, each other and another accountant."""
 
 import functools
 

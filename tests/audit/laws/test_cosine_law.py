@@ -1,4 +1,4 @@
-"""The cosine's law against 40-digit arithmetic and draws in all of R^d; Anderson and Darling's test."""
+"""Tests the distribution of the cosine against 40-digit arithmetic and draws, and Anderson-Darling."""
 
 import mpmath
 import numpy as np

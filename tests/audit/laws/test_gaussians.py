@@ -1,4 +1,4 @@
-"""The exact epsilon of two Gaussians against 60-digit arithmetic, and of two densities against theirs."""
+"""Tests the exact epsilon of two Gaussians against 60-digit arithmetic, and of two densities."""
 
 import mpmath
 import numpy as np

@@ -1,4 +1,4 @@
-"""Limits of a binomial rate by exact coverage; betting's capital is fair and ruins no true hypothesis."""
+"""Tests the exact coverage of binomial limits, and that betting is fair."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A step against Equation 2 in NumPy, its noise against a chi-square; what composes, what is traced."""
+"""Tests a step against Equation 2 in NumPy, its noise, and which values are traced."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Segments are the schedule, chunks fit, and a step's memory is counted."""
+"""Tests the segments of a schedule, the size of chunks, and the estimated memory of a step."""
 
 import math
 import types

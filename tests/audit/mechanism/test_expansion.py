@@ -1,4 +1,4 @@
-"""How far steps stretch is what a full decomposition says, and what jumps beside a model is found."""
+"""Tests the measured expansion of steps against singular values, and the search for jumps."""
 
 import itertools
 from functools import partial

@@ -1,7 +1,7 @@
-"""How far measured constants lie from the true ones, on spectra that are hard to measure.
+"""Tests how far measured constants are from the true ones, on spectra that are hard to measure.
 
-Each family is a sequence of steps with a known Jacobian. Most of them touch other parameters at each step, so
-that the direction that the last step stretched most says nothing of the next.
+Each family is a sequence of steps with a known Jacobian. Most steps act on other parameters than the step
+before, so its most stretched direction does not help.
 """
 
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""DP-FedAvg against a slow reference in NumPy's float64."""
+"""Tests DP-FedAvg against a slow reference in NumPy's float64."""
 
 import jax
 import jax.numpy as jnp

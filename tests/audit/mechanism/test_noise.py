@@ -1,4 +1,4 @@
-"""Noise that is correlated across steps: it is S^-1 z, in any segments, and leaks as predicted."""
+"""Tests that correlated noise is S^-1 z in any segments, and leaks as predicted."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Canaries that join a step by a coin of that step: the law of the coins, and what accounting says of it."""
+"""Tests canaries that join each step by a coin, and their accounting."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The test of a claimed curve: its level at the hardest laws, and how soon it refutes false claims."""
+"""Tests the level of the claim test in the worst cases, and how soon it refutes false claims."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The limits of the empirical trade-off curve cover the true one; the AUC against every pair counted."""
+"""Tests the coverage of the empirical trade-off curve, and the AUC against a count of all pairs."""
 
 import numpy as np
 import pytest

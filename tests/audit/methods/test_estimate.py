@@ -1,4 +1,4 @@
-"""Estimators on scores whose truth is known: below it, near it, and honest about bad input."""
+"""Tests estimators on scores with a known epsilon: level, tightness and bad input."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The exact test's promise, by enumeration: every count, and the law of the rate at the threshold."""
+"""Tests the level of the exact test by enumeration."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The exact null: the capital by another route, levels, ideal scores; leave-one-out cosines."""
+"""Tests the exact null: the capital, levels, ideal scores and leave-one-out cosines."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Intervals for exchangeable bits (LiDP paper, Section 4): the authors' numbers, levels and ends."""
+"""Tests intervals for exchangeable bits (LiDP paper, Section 4) against the authors' numbers."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The curve test's level under Gaussian curves and its power against others, on pooled ranks alone."""
+"""Tests the level of the curve test under Gaussian curves, and its power against others."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What no bound may depend on: the order of rows, and an increasing map of all scores."""
+"""Tests that bounds do not depend on the order of rows, or on an increasing map of all scores."""
 
 import numpy as np
 import pytest

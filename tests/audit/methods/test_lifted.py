@@ -1,4 +1,4 @@
-"""Bounds from many canaries a run, at their level and near the truth."""
+"""Tests the level and tightness of bounds from many canaries per run."""
 
 import numpy as np
 import pytest

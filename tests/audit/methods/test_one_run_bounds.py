@@ -1,4 +1,4 @@
-"""Bounds of one run: below the truth and near it, whatever ties canaries together; right guesses of coins."""
+"""Tests the level and tightness of bounds of one run, with dependent canaries."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Estimates of one run: the public code's numbers, floors against simulation, invariances; calibration."""
+"""Tests one-shot estimates against the public code, simulations and invariances."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of reports."""
+"""Fixtures for the tests of reports."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a page is made of."""
+"""Reads the elements of a page."""
 
 from html.parser import HTMLParser
 

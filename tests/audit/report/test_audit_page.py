@@ -1,4 +1,4 @@
-"""The report as a file: self-contained, escaped, whole, and right on a screen of any width."""
+"""Tests that pages are self-contained, escaped, complete, and readable at any width."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""An audit's panels: a Gaussian curve is a straight line, and what is refuted looks and reads refuted."""
+"""Tests that a Gaussian curve is a straight line, and that refuted results look refuted."""
 
 import matplotlib.pyplot as plt
 import numpy as np

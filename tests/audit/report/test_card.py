@@ -1,4 +1,4 @@
-"""Audit cards: what they state, and that a recomputed one agrees unless a digit of the card was changed."""
+"""Tests audit cards, and that a card agrees with a recomputed one unless it was changed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of a check has a figure of each failed check, and none of a check that passed."""
+"""Tests that the page of a check has a figure for each failed check, and for no other."""
 
 import matplotlib.pyplot as plt
 import numpy as np

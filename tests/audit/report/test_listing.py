@@ -1,4 +1,4 @@
-"""The list of a store's audits: rows in 80 columns, the newest first, without JAX or data."""
+"""Tests the list of audits: rows of 80 columns, the newest first, without JAX or data."""
 
 import json
 import os

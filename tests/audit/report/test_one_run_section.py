@@ -1,4 +1,4 @@
-"""One-run audits' pages: what they claim, what they carry, and what they make of a folder."""
+"""Tests the pages of one-run audits: their claims and contents."""
 
 import json
 import re

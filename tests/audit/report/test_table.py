@@ -1,4 +1,4 @@
-"""One table object: text, CSV and JSON of the same rows, rounded against the claim."""
+"""Tests that text, CSV and JSON of a table agree, and that rounding is conservative."""
 
 from functools import partial
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A verdict claims what is proven, no more, and says what it assumes."""
+"""Tests that a verdict claims only what is proven, and states its assumption."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Values out of range, errors of devices, and objects that stay in memory after a game."""
+"""Tests values out of range, errors of devices, and memory that is released after a game."""
 
 import gc
 import weakref

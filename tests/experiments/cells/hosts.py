@@ -1,4 +1,4 @@
-"""Hosts on one machine: each has a network, processes and files of its own, and a cable to a switch."""
+"""Simulates hosts on one machine. Each has its own network, processes and files, and a cable to a switch."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Federated audits as cells: one training gives both observations, and accuracies are kept beside them."""
+"""Tests federated cells: one training run gives both observations and the accuracy."""
 
 from pathlib import Path
 

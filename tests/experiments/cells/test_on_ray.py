@@ -1,4 +1,4 @@
-"""Ray trains what one machine does, to the bit: two raylets on this machine, killed in the middle too."""
+"""Tests that Ray gives the bits of one machine, even if one of two raylets is killed."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Two hosts that share no file train a sweep on Ray, whatever dies: with the bits of one machine alone."""
+"""Tests a sweep on two hosts without shared files: any host may die, and the bits do not change."""
 
 import importlib.util
 import os

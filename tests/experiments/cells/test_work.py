@@ -1,4 +1,4 @@
-"""Sweeps: what they hold, that workers share a store, and the commands on small made-up data."""
+"""Tests sweeps: their cells, workers that share a store, and the commands on small made-up data."""
 
 import collections
 import json

@@ -1,4 +1,4 @@
-"""The examples run as they are, and print what they promise."""
+"""Tests that the examples run, and print the expected lines."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Studies of crafted landscapes: stored answers, figures and the table."""
+"""Tests studies of crafted landscapes: stored results, figures and the table."""
 
 import numpy as np
 import pytest

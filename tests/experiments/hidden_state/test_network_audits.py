@@ -1,9 +1,9 @@
-"""No audit of a network exceeds the bound on its last model, and the best audits are close to it.
+"""Tests that audits of networks do not exceed the bound on the last model, and that the best are close to it.
 
 Small models have 40 audits, each with a different seed. The ConvNet has `--convnet_audits` with one seed,
-since measuring its steps takes a minute. Audits have 10 insertions, and a noise multiplier for which
-composition equals that of 250 insertions at 4. The best audits have 250 insertions at 4. The bounds are valid
-for any data, so data are random.
+since measuring its steps takes a minute. Audits have 10 insertions, and a noise multiplier with the same
+composed epsilon as 250 insertions at 4. The best audits have 250 insertions at 4. The bounds are valid for
+any data, so data are random.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Limits as people read them, what follows from one declaration of a field, and how little `--help` loads."""
+"""Tests the text of limits, what a declared field determines, and that `--help` loads little."""
 
 import dataclasses
 from typing import ClassVar

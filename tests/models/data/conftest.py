@@ -1,4 +1,4 @@
-"""A home without data sets, and no client but in a slow test."""
+"""Provides a home folder without data sets. Only slow tests may use package clients."""
 
 import subprocess
 

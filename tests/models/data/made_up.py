@@ -1,4 +1,4 @@
-"""Made-up data in the forms in which data sets are published, and clients that hand them out."""
+"""Made-up data in the formats of published data sets, and package clients that return them."""
 
 import hashlib
 import importlib.resources

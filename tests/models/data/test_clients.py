@@ -1,4 +1,4 @@
-"""Examples dealt to clients: each once, none without, alike for one seed."""
+"""Tests that every example has one client, every client has examples, and a seed determines both."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Roles of plays from a made-up text in the package's form, and the package itself."""
+"""Tests the roles of a made-up play in the format of the package, and the package."""
 
 import gzip
 

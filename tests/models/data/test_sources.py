@@ -1,4 +1,4 @@
-"""Every source gives the same bits, and what cannot be used is one line."""
+"""Tests that all sources give the same bits, and that bad sources give an error of one line."""
 
 import subprocess
 from functools import partial

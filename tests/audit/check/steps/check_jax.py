@@ -1,4 +1,4 @@
-"""A small network in plain JAX: gradients by vmap, one norm over all of an example's."""
+"""A small network in plain JAX: gradients by vmap, and one norm for all gradients of an example."""
 
 import jax
 import jax.numpy as jnp

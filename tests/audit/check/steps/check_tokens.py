@@ -1,4 +1,4 @@
-"""A bigram model of texts of unequal lengths in NumPy: an example's loss is the mean over its tokens."""
+"""A bigram model in NumPy, for texts of different lengths. A loss is the mean over the tokens of a text."""
 
 import numpy as np
 

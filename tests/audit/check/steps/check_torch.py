@@ -1,4 +1,4 @@
-"""A small network in plain torch, one example after the other, as people write it without a library."""
+"""A small network in plain torch, which computes one example after the other."""
 
 import torch
 from torch.nn.functional import cross_entropy

@@ -1,4 +1,4 @@
-"""A small network by DP-SGD with torch.func. ./run.sh check --example=torch_func"""
+"""A small network with torch.func. ./run.sh check --example=torch_func"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Both strategies against a loop over single gradients, and the bound that privacy stands on."""
+"""Tests both strategies against a loop over per-example gradients, and the bound on each example."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""Layer-wise book-keeping equals a sum over per-example gradients, for every layer in every form."""
+"""Tests that layer-wise book-keeping equals a sum over per-example gradients, for all layers."""
 
 import flax.linen as nn
 import jax
