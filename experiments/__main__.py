@@ -70,9 +70,8 @@ def _python(arguments: Sequence[str]) -> int:
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == script]
-        return _report_error(
-            f"{script} line {lines[-1]}: {error}"
-        )  # the innermost line of the script
+        innermost = lines[-1]
+        return _report_error(f"{script} line {innermost}: {error}")
     return 0
 
 

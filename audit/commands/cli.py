@@ -20,6 +20,7 @@ from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
 from audit.storage import files
 from audit.tasks.task import Sources
+from audit.written import Level
 
 # The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -250,11 +251,13 @@ def define_levels() -> None:
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
 
-def require_levels() -> None:
-    """Raises InputError unless --delta and --confidence are in their ranges."""
-    from audit.laws import conversions
+def level() -> Level:
+    """Returns the level in --delta and --confidence; raises InputError if one is out of range."""
+    from audit.laws import conversions  # loads SciPy
 
-    conversions.require_levels(flags.FLAGS.delta, flags.FLAGS.confidence)
+    given = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
+    conversions.require_levels(*given)
+    return given
 
 
 def define_seed(help: str) -> None:

@@ -19,13 +19,12 @@ from pathlib import Path
 from absl import flags
 
 from audit.commands import check, cli
-from audit.errors import require
 
 _FOLDER = Path(__file__).parents[1] / "examples"
 # The files of the examples, by the value of --example.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
-flags.DEFINE_string("example", None, f"Check an example: {', '.join(sorted(_EXAMPLES))}.")
+flags.DEFINE_enum("example", None, sorted(_EXAMPLES), "Check an example.")
 
 
 def main() -> None:
@@ -33,8 +32,6 @@ def main() -> None:
     if FLAGS.example is None:
         return check.main()
     cli.refuse_both("example", ("step", "batches", "noise"))
-    choices = ", ".join(sorted(_EXAMPLES))
-    require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {choices}")
     check.check_user_file("step", f"{_EXAMPLES[FLAGS.example]}:step")
 
 

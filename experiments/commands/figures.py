@@ -20,7 +20,6 @@ from audit.commands import cli
 from audit.errors import require
 from audit.settings import make
 from audit.storage import files
-from audit.written import Level
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "laptop", "Scale of the sweep: smoke, laptop or paper.")
+flags.DEFINE_enum("scale", "laptop", registry.SCALES, "Scale of the sweep.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
 cli.define_out("Folder of the store; figures go to the subfolder figures.")
@@ -42,15 +41,14 @@ def main() -> None:
     """
     from experiments.sweeps import points
 
-    cli.require_levels()
-    levels = Level(FLAGS.delta, FLAGS.confidence)
+    level = cli.level()
     held = make.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
     audits = []
     for sweep in sweeps:
         audits += sweep.audits()
-    evidence = points.evidence(held, audits, levels)
+    evidence = points.evidence(held, audits, level)
     folder = held.root / "figures"
     if scale != "laptop":  # the default scale does not have a subfolder
         folder = folder / scale
@@ -77,7 +75,7 @@ def main() -> None:
         print(textwrap.fill(f"missing cells: {counts}", 80), file=sys.stderr)
         print(f"to train them: {_training_command(missing)}", file=sys.stderr)
     if rows:
-        common = points.make_table(rows, levels)
+        common = points.make_table(rows, level)
         written.append(files.write_whole(folder / "figures.csv", common.csv()))
         texts.append(common.text())
     if scale == registry.SMOKE:

@@ -17,7 +17,7 @@ from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
-from audit.written import Level, write_json
+from audit.written import write_json
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, DataSets
@@ -69,7 +69,7 @@ def run(runs: int | None) -> None:
 
     `runs` is the number of models of each audit, or None for its adversary's default.
     """
-    cli.require_levels()
+    cli.level()  # reports a bad level before training
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
     axes = _parse_axes(FLAGS.vary)
     combinations = combine(axes)
@@ -146,8 +146,7 @@ def _conclude(audit: Audited, place: Workplace) -> Result:
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    subject = subjects.describe_setting(folder, *level, audit.runs)
+    subject = subjects.describe_setting(folder, *cli.level(), audit.runs)
     return Result(subject.conclusion, lambda: subject, folder)
 
 

@@ -17,7 +17,7 @@ from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
 from audit.storage import index
-from audit.written import Level, show_level
+from audit.written import show_level
 from experiments.cells.cell import find_answer
 
 MAX_BATCH = 10**4
@@ -39,7 +39,7 @@ def main() -> None:
 
     With --momentum, it only prints the epsilon of training on convex landscapes with momentum.
     """
-    cli.require_levels()
+    level = cli.level()
     # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
     # with and a run without the canary.
     require_runs(FLAGS.runs, least=4)
@@ -48,7 +48,6 @@ def main() -> None:
     for size in batch_sizes:
         require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"
-    level = Level(FLAGS.delta, FLAGS.confidence)
     header = f"delta={show_level(FLAGS.delta)}\n".encode()
     cli.prepare_jax()
     if FLAGS.momentum is not None:

@@ -164,7 +164,7 @@ def _find_true_epsilon(setting: Setting) -> float:
 
     Raises InputError for flags out of range.
     """
-    cli.require_levels()
+    cli.level()
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )

@@ -26,7 +26,12 @@ from experiments.sweeps.sweep import Sweep
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; see --list.")
-flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour per figure) or paper.")
+flags.DEFINE_enum(
+    "scale",
+    "laptop",
+    registry.SCALES,
+    "Seconds, an hour per figure, or as in the paper.",
+)
 cli.define_out("Folder of the store.")
 grid_flags.define_engine()
 flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")

@@ -44,7 +44,7 @@ def own_table(
     columns: Sequence[Column],
     records: Sequence[Record],
     after: Sequence[str] = (),
-    section: str | None = None,
+    section: str = "",
     gap: str = "",
 ) -> OwnTable:
     """Returns a sweep's custom table, as text and CSV.
@@ -54,11 +54,18 @@ def own_table(
       columns: The columns from left to right.
       records: The rows.
       after: The lines below the table.
-      section: The field with the heading of a record's section, or None for a table without sections.
+      section: The field with the heading of a record's section. Without a field, there is one section.
       gap: The text between two columns.
     """
-    heading = itemgetter(section) if section else None
-    table = Table(columns, records, heading, [title], after, gap, rule=80)
+    table = Table(
+        columns,
+        records,
+        section=lambda record: record.get(section, ""),
+        before=[title],
+        after=after,
+        gap=gap,
+        rule=80,
+    )
     return OwnTable(table.text(), table.csv())
 
 
