@@ -75,7 +75,7 @@ def main() -> None:
         len(given) == 1,
         "give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw",
     )
-    check_user_file(given[0], FLAGS[given[0]].value)
+    check_user_file(given[0], str(FLAGS[given[0]].value))
 
 
 def check_user_file(subject: str, value: str) -> None:

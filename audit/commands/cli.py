@@ -316,11 +316,11 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     that matches no name.
     """
     names = list(choices)
-    items: list[str] | None = flags.FLAGS[flag].value
+    items = flags.FLAGS[flag].value
     if items is None:
         return names
     require(items, f"--{flag} is empty: give parts of names, comma-separated")
-    chosen: set[str] = set()
+    chosen = set()
     for item in items:
         matches = [name for name in names if item and item in name]
         if item in names:

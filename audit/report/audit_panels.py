@@ -194,10 +194,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 # The looks of bars, as keyword arguments of `Axes.barh`.
-_SOLID_BAR: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
-_LIGHT_BAR: dict[str, Any] = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
-_REJECTED_BAR: dict[str, Any] = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
-_ESTIMATE_BAR: dict[str, Any] = {**_REJECTED_BAR, "hatch": "///"}
+_SOLID_BAR = {"color": BOUND, "alpha": 0.8}
+_LIGHT_BAR = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
+_REJECTED_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
+_ESTIMATE_BAR = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads the card in a file; raises InputError if the file is not a card."""
     kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
-    claim_classes: dict[str, Any] = {kind.__name__: kind for kind in kinds}
+    claim_classes = {kind.__name__: kind for kind in kinds}
     claim = None
     try:
         card = json.loads(path.read_bytes())

@@ -96,7 +96,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
 png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
 svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
 pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})
-FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg": svg}
+FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:

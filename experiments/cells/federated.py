@@ -100,8 +100,7 @@ def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
 def read_accuracies(store: Store) -> dict[str, float]:
     """Returns the stored accuracies by the run's number, as text."""
     answer = read_answer(store) or {}
-    accuracies: dict[str, float] = answer.get(_ACCURACIES, {})
-    return accuracies
+    return dict(answer.get(_ACCURACIES, {}))
 
 
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:

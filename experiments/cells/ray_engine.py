@@ -151,7 +151,7 @@ class Cluster:
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
-        submitted: dict[Any, Arguments] = {}  # by Ray's reference to the result
+        submitted = {}  # by Ray's reference to the result
         while True:
             for given in waiting:
                 submitted[remote.remote(self._devices_of_task, *given)] = given
@@ -236,7 +236,7 @@ class RayTrainer:
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
         _, about = cluster.call(prepare, *self._game, 1)
-        self.about: Callable[[], dict[str, Any]] = lambda: about
+        self.about = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains missing runs, and returns the scores of all runs.

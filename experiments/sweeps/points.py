@@ -144,7 +144,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 
     It reports scores that it cannot read or that do not allow a conclusion on stderr, and leaves them out.
     """
-    conclusions: Audits = {}
+    conclusions = {}
     # Cells of several figures may share an audit, so each audit is concluded only once.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
