@@ -129,14 +129,14 @@ class Table(Generic[Row]):
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 
 
-def make_text_table(
+def format_table(
     records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
-) -> Table[Mapping[str, str]]:
-    """Returns the table of dicts from column names to cells; all dicts have the names of the first.
+) -> str:
+    """Returns dicts from column names to cells as a text table; all dicts have the names of the first.
 
     The columns named in `right` are aligned to the right. `layout` has further fields of `Table`.
     """
     columns = []
     for name in records[0]:
         columns.append(Column(head=name, value=itemgetter(name), left=name not in right))
-    return Table(columns, records, **layout)
+    return Table(columns, records, **layout).text()

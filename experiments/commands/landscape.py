@@ -9,6 +9,7 @@ training run: without Lipschitz steps, hiding all other iterates does not reduce
 """
 
 import itertools
+from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -17,7 +18,7 @@ from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
 from audit.storage import index
-from audit.written import show_level
+from audit.written import Level, show_level
 from experiments.cells.cell import find_answer
 
 MAX_BATCH = 10**4
@@ -37,7 +38,7 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and draws the epsilon of training on the landscape of the paper, a convex one, and the latch.
 
-    With --momentum, it only prints the epsilon of training on convex landscapes with momentum.
+    With --momentum, the command only prints the epsilon on convex landscapes (`_print_momentum`).
     """
     level = cli.level()
     # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
@@ -48,16 +49,9 @@ def main() -> None:
     for size in batch_sizes:
         require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"
-    header = f"delta={show_level(FLAGS.delta)}\n".encode()
     cli.prepare_jax()
     if FLAGS.momentum is not None:
-        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
-        from experiments.hidden_state import momentum
-
-        table = momentum.make_table(FLAGS.momentum, level, FLAGS.runs, FLAGS.seed)
-        print(table.text() + "\n")
-        header = f"# momentum={FLAGS.momentum:g}, ".encode() + header
-        cli.write_files(folder, {"momentum.csv": header + table.csv()})
+        _print_momentum(level, folder)
         return
     from audit.report import style
     from experiments.hidden_state import crafted, landscape, landscape_figures
@@ -77,16 +71,29 @@ def main() -> None:
     # The convex landscape and the latch have fixed settings.
     tables = {
         "landscape": landscape_figures.make_table(results[AUDIT]),
-        "convex": crafted.make_convex_table(FLAGS.delta),
-        "latch": crafted.make_latch_table(FLAGS.delta),
+        "convex": crafted.make_convex_table(level.delta),
+        "latch": crafted.make_latch_table(level.delta),
     }
+    header = f"# delta={show_level(level.delta)}\n".encode()
     contents = {}
     for name, table in tables.items():
         print(table.text() + "\n")
-        contents[f"{name}.csv"] = b"# " + header + table.csv()
+        contents[f"{name}.csv"] = header + table.csv()
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         contents[f"{name}.png"] = style.png(figure)
     cli.write_files(folder, contents)
+
+
+def _print_momentum(level: Level, folder: Path) -> None:
+    """Prints the epsilon of training with --momentum on convex landscapes, and writes it into the folder."""
+    from experiments.hidden_state import momentum
+
+    beta = FLAGS.momentum
+    require(0 <= beta < 1, f"--momentum={beta:g}: give 0 to below 1")
+    table = momentum.make_table(beta, level, FLAGS.runs, FLAGS.seed)
+    print(table.text() + "\n")
+    header = f"# momentum={beta:g}, delta={show_level(level.delta)}\n"
+    cli.write_files(folder, {"momentum.csv": header.encode() + table.csv()})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from audit.commands import cli
 from audit.conclusions.concluded import make_claim
 from audit.errors import require
 from audit.laws import conversions
-from audit.report.table import make_text_table
+from audit.report.table import format_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
 from audit.written import show_level
@@ -132,7 +132,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
         f"over {setting.audits} simulated audits at confidence {show_level(setting.confidence)}:",
         "",
     )
-    return make_text_table(records, right=("mean", "5%", "95%", "of truth"), before=before).text()
+    return format_table(records, right=("mean", "5%", "95%", "of truth"), before=before)
 
 
 def _print_bugs(setting: Setting) -> None:
@@ -156,7 +156,7 @@ def _print_bugs(setting: Setting) -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    print(make_text_table(records, right=("half of audits", "9 of 10"), before=title).text())
+    print(format_table(records, right=("half of audits", "9 of 10"), before=title))
 
 
 def _find_true_epsilon(setting: Setting) -> float:

@@ -98,7 +98,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         assumes = ESTIMATE
         if isinstance(finding, Bound):
             assumes = finding.assumes.word if finding.holds else REJECTED
-        row = {
+        record = {
             "method": method.name,
             "sees": method.sees,
             "runs": method.runs,
@@ -107,7 +107,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
             "epsilon": finding.epsilon,
             "assumes": assumes,
         }
-        rows.append(row)
+        rows.append(record)
     return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
 
 

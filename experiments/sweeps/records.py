@@ -16,8 +16,7 @@ def field(
     head: str | None = None,
     show: Show | str = str,
     width: int = 0,
-    left: bool = False,
-    none: str = "",
+    **options: Any,
 ) -> Column:
     """Returns the `Column` that shows a field.
 
@@ -26,12 +25,11 @@ def field(
       head: The column's name in text, or None for a column only in CSV.
       show: A function from a value to its text, or a format specification such as ".2f".
       width: The column's width, or 0 for the width of its widest cell.
-      left: If True, cells are aligned to the left.
-      none: The text of a record without the field.
+      **options: Further fields of `Column`, such as left=True.
     """
     if isinstance(show, str):
         show = number(show)
-    return Column(name, lambda record: record.get(name), head, show, width, left, none)
+    return Column(name, lambda record: record.get(name), head, show, width, **options)
 
 
 def text_field(name: str, head: str, width: int) -> Column:
