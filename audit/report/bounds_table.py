@@ -216,8 +216,13 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         error = "-"
         if math.isfinite(estimate.standard_error):
             error = f"{estimate.standard_error:.3f}"
-        record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
-        records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
+        record = {
+            "estimate": estimate.method,
+            "epsilon": f"{estimate.epsilon:.3f}",
+            "error": error,
+            "floor": show_floor(estimate.noise_floor),
+        }
+        records.append(record)
     before = (title, f"{len(observed):,} observed canaries{null}")
     right = ("epsilon", "error")
     return [format_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES])]

@@ -68,7 +68,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
             if values:
                 figure, axes = plt.subplots(figsize=(5.2, 3.2))
                 draw_bars(axes, values, drawn.limit)
-                axes.set(xlabel=drawn.unit)
+                axes.set_xlabel(drawn.unit)
                 figures.append(page.figure(style.svg(figure), drawn.caption))
     return page.document(title, page.macros.check(title, report, figures))
 

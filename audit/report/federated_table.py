@@ -43,15 +43,20 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]
-        mean = np.mean(epsilons)
-        record = {"estimate or bound": first.method}
+        mean = float(np.mean(epsilons))
         if isinstance(first, Bound):
-            record["mean"] = at_least(float(mean))
-            comment = "one bound per run"
+            shown_mean = at_least(mean)
+            floor = "one bound per run"
         else:
-            record["mean"] = f"{mean:.3f}"
-            comment = show_floor(first.noise_floor)
-        records.append({**record, "deviation": f"{np.std(epsilons):.3f}", "floor": comment})
+            shown_mean = f"{mean:.3f}"
+            floor = show_floor(first.noise_floor)
+        record = {
+            "estimate or bound": first.method,
+            "mean": shown_mean,
+            "deviation": f"{np.std(epsilons):.3f}",
+            "floor": floor,
+        }
+        records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
     note = "estimates are not bounds; floor: mean (95% quantile) without a leak, for run 0"
     right = ("mean", "deviation")

@@ -32,7 +32,6 @@ from audit.training.game import (
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
 
-LOCAL = "local"
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
@@ -191,7 +190,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     is not installed or no cluster answers.
     """
     options: dict[str, Any] = {}
-    if address == LOCAL:
+    if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
         # The first setting keeps other machines out, and the token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -21,13 +21,10 @@ from audit.storage import index
 from audit.written import Level, show_level
 from experiments.cells.cell import find_answer
 
-MAX_BATCH = 10**4
-MAX_STEPS = 10**5
-
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
-flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=MAX_STEPS)
+flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=10**5)
 cli.define_levels()
 flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
@@ -45,7 +42,7 @@ def main() -> None:
     # with and a run without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
-    batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
+    batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)
     for size in batch_sizes:
         require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"

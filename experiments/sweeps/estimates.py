@@ -261,4 +261,4 @@ def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
 
 def _wrap(text: str, width: int) -> str:
     """Breaks a text into lines of at most `width` letters, between words only."""
-    return "\n".join(textwrap.wrap(text, width, break_long_words=False))
+    return textwrap.fill(text, width, break_long_words=False)
