@@ -131,8 +131,7 @@ def _format_help() -> str:
 
 def _report_error(message: str) -> int:
     """Prints an error as a single line on stderr, and returns the exit status for user errors."""
-    print(f"error: {one_line(message)}", file=sys.stderr)
-    return dispatch.USAGE_ERROR
+    return dispatch.report_error(one_line(message))
 
 
 def printable(text: str) -> str:

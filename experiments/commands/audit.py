@@ -50,7 +50,11 @@ cli.define_sources()
 cli.define_out("Folder for scores, results and figures.")
 grid_flags.define_engine()
 cli.define_json()
-grid_flags.define_vary()
+flags.DEFINE_multi_string(
+    "vary",
+    [],
+    "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
+)
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
-from audit.written import write_json
+from audit.written import counted, write_json
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, DataSets
+from experiments.cells.cell import Audited, Cell, DataSets
 from experiments.cells.work import Workplace
 from models.catalogue import task
 
@@ -55,15 +55,6 @@ def engine() -> Iterator[work.TrainingEngine]:
         yield work.TrainingEngine(LocalTrainer, work.do_all)
 
 
-def define_vary() -> None:
-    """Defines the flag --vary for a grid of audits."""
-    flags.DEFINE_multi_string(
-        "vary",
-        [],
-        "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
-    )
-
-
 def run(runs: int | None) -> None:
     """Trains the missing audits of the grid in --vary, and prints and writes its table and figure.
 
@@ -87,16 +78,21 @@ def run(runs: int | None) -> None:
     data = DataSets(dict.fromkeys(data_sets, sources.data))
     place = Workplace(cli.folder(), data)
 
-    cells = work.distinct(map(audit_cell, audits))
-    missing = work.find_missing(cells, place)
+    missing = work.find_missing(work.distinct(map(audit_cell, audits)), place)
     if missing:
-        with engine() as trains:
-            failed = len(trains.do_all(missing, place).failed)
-        message = f"{failed} of {len(cells)} audits failed, the others are kept"
-        require(not failed, f"{message}: fix the errors above and run the command again")
-
+        complete(missing, place)
     results = [_conclude(audit, place) for audit in audits]
     _show(Grid(tuple(axes), tuple(combinations), tuple(results)))
+
+
+def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
+    """Completes cells by the engine of the flags; raises InputError in the end if cells failed."""
+    with engine() as chosen:
+        place.data.require_files()  # a bad file should fail before training
+        outcome = chosen.do_all(cells, place)
+    failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
+    require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
+    return outcome
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -118,23 +118,24 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
     """
     positions = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
-    begin = 0.0  # the position of a group's first point
+    position = 0.0  # of the next point
     for group in groups:
-        end = begin + len(group) - 1
-        for i, point in enumerate(group):
-            _draw_point(axis, begin + i, point, delta)
-            positions.append(begin + i)
+        if positions:  # a line between this group and the one before
+            axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
+        begin = position
+        for point in group:
+            _draw_point(axis, position, point, delta)
+            positions.append(position)
+            position += 1
         if x and len(groups) > 1:
             axis.annotate(
                 f"{x.symbol} = {group[0].x:g}",
-                ((begin + end) / 2, 1.0),  # in the middle of the group, at the top of the panel
+                ((begin + positions[-1]) / 2, 1.0),  # above the middle of the group
                 ha="center",
                 va="bottom",
                 xycoords=("data", "axes fraction"),
             )
-        begin = end + 1 + _GROUP_GAP
-        if group is not groups[-1]:
-            axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
+        position += _GROUP_GAP
     # Labels with more than 11 letters in a line would overlap.
     axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
@@ -167,8 +168,15 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     predicted = point.predicted(delta)
     if predicted is not None:
         label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
-        ends = (position - 0.42, position + 0.42)
-        axis.hlines(predicted, *ends, color=PREDICTED, lw=6, alpha=0.55, label=label)
+        axis.hlines(
+            predicted,
+            position - 0.42,
+            position + 0.42,
+            color=PREDICTED,
+            lw=6,
+            alpha=0.55,
+            label=label,
+        )
     ends = (position - 0.45, position + 0.45)
     upper_bound = [point.upper_bound()] * 2
     axis.plot(ends, upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)

@@ -51,5 +51,4 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    distinct_names = dict.fromkeys(names)
-    return [all_sweeps[name] for name in distinct_names]
+    return [all_sweeps[name] for name in dict.fromkeys(names)]  # without repeats
