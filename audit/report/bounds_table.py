@@ -229,12 +229,12 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
 
 
 def make_note(word: str, text: str) -> str:
-    """Returns a note for below a table: a word, and its explanation, which is wrapped and indented."""
+    """Returns a note to print below a table: a word and its explanation, wrapped and indented."""
     return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
 
 
 def describe_claim(conclusion: Conclusion) -> Iterator[str]:
-    """Yields notes on the test of the claim (`make_statements_on_claim`), for below a table."""
+    """Yields notes on the test of the claim (`make_statements_on_claim`), to print below a table."""
     return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 

@@ -16,7 +16,7 @@ from audit.errors import require
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
 # A notebook or script that has chosen a backend keeps it.
-if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):
+if {"IPython", "matplotlib.pyplot"}.isdisjoint(sys.modules):
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402

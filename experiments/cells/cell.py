@@ -1,4 +1,4 @@
-"""Cells, the pieces of a sweep's work, with their data sets and their answers.
+"""The cells of a sweep, which are its pieces of work, with their data sets and stored answers.
 
 Each kind of cell has a module that makes `Cell` records. Importing this module does not start JAX.
 """

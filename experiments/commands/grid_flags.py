@@ -152,7 +152,6 @@ def _show(grid: Grid) -> None:
     # Each grid gets its own files, named after the varied fields and a hash of its audits.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
     csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())
     grid.figure(stem.with_suffix(".png"))
     written = f"table: {csv}\nfigure: {stem.with_suffix('.png')}"

@@ -74,7 +74,7 @@ def main() -> None:
     header = f"# delta={show_level(level.delta)}\n".encode()
     contents = {}
     for name, table in tables.items():
-        print(table.text() + "\n")
+        print(f"{table.text()}\n")
         contents[f"{name}.csv"] = header + table.csv()
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         contents[f"{name}.png"] = style.png(figure)
@@ -88,7 +88,7 @@ def _print_momentum(level: Level, folder: Path) -> None:
     beta = FLAGS.momentum
     require(0 <= beta < 1, f"--momentum={beta:g}: give 0 to below 1")
     table = momentum.make_table(beta, level, FLAGS.runs, FLAGS.seed)
-    print(table.text() + "\n")
+    print(f"{table.text()}\n")
     header = f"# momentum={beta:g}, delta={show_level(level.delta)}\n"
     cli.write_files(folder, {"momentum.csv": header.encode() + table.csv()})
 
