@@ -116,7 +116,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
       x: The horizontal axis, or None if points have no x.
       delta: The delta of all epsilons.
     """
-    positions = []
+    positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
     position = 0.0  # of the next point
     for group in groups:
