@@ -86,7 +86,7 @@ def run(runs: int | None) -> None:
 
 
 def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
-    """Completes cells by the engine of the flags; raises InputError in the end if cells failed."""
+    """Completes cells with the engine of --ray_address; raises InputError at the end if some failed."""
     with engine() as chosen:
         place.data.require_files()  # a bad file should fail before training
         outcome = chosen.do_all(cells, place)

@@ -81,7 +81,7 @@ class Compared:
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError if a field is out of range or the model is not trained on all of Fashion-MNIST."""
+    """Raises InputError if a field is out of range, also in CANIFE's setting."""
     require_fields(compared)
     read_strategy(compared.noise, compared.steps)  # raises InputError for an unknown strategy
     attacked = make_attacked(compared)
