@@ -64,12 +64,8 @@ def run(runs: int | None) -> None:
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
     axes = _parse_axes(FLAGS.vary)
     combinations = combine(axes)
-    audits = []
-    data_sets = set()
-    for values in combinations:
-        audit = _make_audit(values, runs)
-        audits.append(audit)
-        data_sets.add(task(audit.setting.model).data.file)
+    audits = [_make_audit(values, runs) for values in combinations]
+    data_sets = {task(audit.setting.model).data.file for audit in audits}
     sources = cli.sources()
     require(
         sources.data is None or len(data_sets) == 1,
