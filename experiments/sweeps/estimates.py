@@ -19,7 +19,6 @@ from audit.report import audit_panels, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
 from audit.written import show_level
-from experiments.cells.cell import Audited
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
@@ -257,12 +256,10 @@ def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
 
     `width` is the width of the panels in inches, which decides where lines break.
     """
-    cells: list[Audited] = []
-    for point in points:
-        cells += point.cells
+    runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
-    data += f", up to {max(map(attrgetter('runs'), cells)):,} runs each"
+    data += f", up to {runs:,} runs each"
     letters = int(max(width, 5.8) * _LETTERS_PER_INCH)  # a figure has at least 5.8 inches
     return f"{_wrap(title, letters)}\n{_wrap(data, letters)}"
 
