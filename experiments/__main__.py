@@ -45,7 +45,7 @@ def main() -> None:
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
         if not message:  # another module is missing
             raise
-        sys.exit(_report_error(message))
+        sys.exit(dispatch.report_error(message))
 
 
 # `./run.sh help` shows the first line of the docstring of each tool in _TOOLS.
@@ -57,7 +57,7 @@ def _python(arguments: Sequence[str]) -> int:
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():
-        return _report_error(f"{script}: give a script, such as mine.py")
+        return dispatch.report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
@@ -66,20 +66,15 @@ def _python(arguments: Sequence[str]) -> int:
         if error.name not in _EXAMPLES_PACKAGES:
             raise
         install = installed.pip_install(str(error.name))
-        return _report_error(f"{script} needs {error.name}, which is not installed: {install}")
+        return dispatch.report_error(
+            f"{script} needs {error.name}, which is not installed: {install}"
+        )
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == script]
-        return _report_error(
-            f"{script} line {lines[-1]}: {error}"
-        )  # the innermost line of the script
+        innermost = lines[-1]
+        return dispatch.report_error(f"{script} line {innermost}: {error}")
     return 0
-
-
-def _report_error(message: str) -> int:
-    """Prints an error on stderr, and returns the exit status for user errors."""
-    print(f"error: {message}", file=sys.stderr)
-    return dispatch.USAGE_ERROR
 
 
 def _test(arguments: Sequence[str]) -> int:

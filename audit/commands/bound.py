@@ -119,7 +119,7 @@ def main() -> None:
         _compare_with_card(paths)
         return
     claim = _make_claim()
-    result = _conclude(paths, claim, Level(FLAGS.delta, FLAGS.confidence))
+    result = _conclude(paths, claim, cli.level())
     require(
         result.upper_bound is not None or not FLAGS.fail_if_violated,
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",

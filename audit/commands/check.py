@@ -39,29 +39,25 @@ FAILED = 3  # the exit status if a bug was found
 INCOMPLETE = 4  # the exit status if no bug was found, but a required check could not run
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string(
-    "step", None, "Your step, as file:function: mine.py:step. The file is executed."
+cli.define_optional(
+    str,
+    step="Your step, as file:function: mine.py:step. The file is executed.",
+    batches="Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
+    noise="The noise of your steps: mine.py:draw. The file is executed.",
+    strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
+    report="Also write a page with pictures to this HTML file.",
 )
-flags.DEFINE_string(
-    "batches",
-    None,
-    "Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
+cli.define_optional(float, sampling_rate="Sampling rate that the accountant assumes.")
+for _name, _symbol in STATED.items():
+    cli.define_optional(float, **{_name: f"{_symbol}; overrides the value in the file."})
+cli.define_optional(
+    int,
+    examples="Size of the data set; by default the loader's.",
+    seeds="Number of noise draws; the default depends on the layers.",
 )
-flags.DEFINE_string("noise", None, "The noise of your steps: mine.py:draw. The file is executed.")
-flags.DEFINE_string(
-    "strategy",
-    None,
-    "With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
-)
-flags.DEFINE_float("sampling_rate", None, "Sampling rate that the accountant assumes.")
-flags.DEFINE_integer("examples", None, "Size of the data set; by default the loader's.")
 flags.DEFINE_string(
     "assumed", "poisson", "Assumed sampler: poisson, fixed, shuffled, balls_in_bins, cyclic."
 )
-for _name, _symbol in STATED.items():
-    flags.DEFINE_float(_name, None, f"{_symbol}; overrides the value in the file.")
-flags.DEFINE_integer("seeds", None, "Number of noise draws; the default depends on the layers.")
-flags.DEFINE_string("report", None, "Also write a page with pictures to this HTML file.")
 cli.define_json()
 
 # For each subject of a check, the flags that apply to it.
@@ -74,7 +70,7 @@ _APPLY = {
 
 def main() -> None:
     """Checks the step, batches or noise that the flags name."""
-    given = [subject for subject in _APPLY if FLAGS[subject].value is not None]
+    given = list(filter(cli.is_given, _APPLY))
     require(
         len(given) == 1,
         "give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw",
@@ -99,9 +95,9 @@ def check_user_file(subject: str, value: str) -> None:
         cli.refuse(others, f"does not apply to --{subject}: leave it out")
     cli.require_output("report", "an HTML file")
     file = run_user_file(subject, value)
-    check = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}[subject]
+    checks = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}
     try:
-        report = check(file)
+        report = checks[subject](file)
     except InputError as error:
         # The message names the arguments of `check_batches` and `check_noise`; here they are flags.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
@@ -166,7 +162,8 @@ def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")
     numbers = {name: stated[name] for name in STATED if name in stated}
-    numbers |= {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
+    for name in filter(cli.is_given, STATED):
+        numbers[name] = FLAGS[name].value
     missing = [name for name in needed if name not in numbers]
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{path} does not state {', '.join(missing)}: give --{flags_to_give}=")

@@ -83,10 +83,9 @@ class _Sampler(NamedTuple):
 
 def main() -> None:
     """Prints the valid claims for a sampler, a loader or a matrix mechanism."""
-    has_sigma = FLAGS.noise_multiplier is not None
-    has_claim = FLAGS.claim is not None
-    require(has_sigma or has_claim, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
-    require(not (has_sigma and has_claim), "give either --noise_multiplier or --claim")
+    has_noise = cli.is_given("noise_multiplier") or cli.is_given("claim")
+    require(has_noise, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
+    cli.refuse_both("claim", ["noise_multiplier"])
     if FLAGS.noise is None:
         cli.refuse(("steps", "k"), "requires --noise")
         _print_sampler_claims()

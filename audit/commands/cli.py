@@ -20,7 +20,7 @@ from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
 from audit.storage import files
 from audit.tasks.task import Sources
-from audit.written import printable
+from audit.written import Level, printable
 
 # The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -131,8 +131,7 @@ def _format_help() -> str:
 
 def _report_error(message: str) -> int:
     """Prints an error as a single line on stderr, and returns the exit status for user errors."""
-    print(f"error: {one_line(message)}", file=sys.stderr)
-    return dispatch.USAGE_ERROR
+    return dispatch.report_error(one_line(message))
 
 
 def one_line(message: str) -> str:
@@ -186,7 +185,7 @@ def define_optional(kind: type, **helps: str) -> None:
 def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:
     """Defines a flag for each field of a settings class, or only for the fields in `names`."""
     for field in _select_fields(kind, names):
-        if field.auto:
+        if field.auto:  # "auto" is also a value
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)
@@ -241,11 +240,13 @@ def define_levels() -> None:
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
 
-def require_levels() -> None:
-    """Raises InputError unless --delta and --confidence are in their ranges."""
-    from audit.laws import conversions
+def level() -> Level:
+    """Returns the level in --delta and --confidence; raises InputError if one is out of range."""
+    from audit.laws import conversions  # loads SciPy
 
-    conversions.require_levels(flags.FLAGS.delta, flags.FLAGS.confidence)
+    given = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
+    conversions.require_levels(*given)
+    return given
 
 
 def define_seed(help: str) -> None:
@@ -304,11 +305,11 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     that matches no name.
     """
     names = list(choices)
-    items: list[str] | None = flags.FLAGS[flag].value
+    items = flags.FLAGS[flag].value
     if items is None:
         return names
     require(items, f"--{flag} is empty: give parts of names, comma-separated")
-    chosen: set[str] = set()
+    chosen = set()
     for item in items:
         matches = [name for name in names if item and item in name]
         if item in names:

@@ -15,7 +15,6 @@ from pathlib import Path
 from audit.version import __version__
 
 HELP = ("help", "-h", "--help")
-USAGE_ERROR = 2  # exit status
 
 
 def run(
@@ -44,8 +43,13 @@ def run(
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
-        print(f"error: no command {name[:60]!a}: `{program} help` lists them", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        sys.exit(report_error(f"no command {name[:60]!a}: `{program} help` lists them"))
+
+
+def report_error(message: str) -> int:
+    """Prints an error on stderr, and returns the exit status for user errors."""
+    print(f"error: {message}", file=sys.stderr)
+    return 2
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:

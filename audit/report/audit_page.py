@@ -33,13 +33,13 @@ def summary(subject: Subject) -> Markup:
 def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
     """Returns an audit's subject, bounds, remarks and figures for the template."""
     conclusion = subject.conclusion
-    remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
+    too_few_runs = bounds_table.explain_too_few_runs(conclusion)
     return {
         "subject": subject,
         "rows": bounds_table.list_rows(conclusion),
         "curve_test": bounds_table.explain_curve_test(conclusion),
         "claims": bounds_table.make_statements_on_claim(conclusion),
-        "remarks": [*filter(None, remarks)],
+        "remarks": [too_few_runs, *bounds_table.remarks(conclusion)],
         "figures": _draw_figures(conclusion) if has_figures else None,
         "cite": card.cite(subject),
     }

@@ -194,10 +194,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 # The looks of bars, as keyword arguments of `Axes.barh`.
-_SOLID_BAR: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
-_LIGHT_BAR: dict[str, Any] = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
-_REJECTED_BAR: dict[str, Any] = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
-_ESTIMATE_BAR: dict[str, Any] = {**_REJECTED_BAR, "hatch": "///"}
+_SOLID_BAR = {"color": BOUND, "alpha": 0.8}
+_LIGHT_BAR = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
+_REJECTED_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
+_ESTIMATE_BAR = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
@@ -320,10 +320,11 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     low = 0.1 ** np.arange(1, decades + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
     labels = list(map("{:g}".format, ticks))
-    deviates = {"functions": (special.ndtri, special.ndtr)}
-    axis.set_xscale("function", **deviates)
-    axis.set_yscale("function", **deviates)
-    axis.set(xlim=(smallest, 1 - smallest), ylim=(smallest, 1 - smallest))
+    deviates = (special.ndtri, special.ndtr)
+    axis.set_xscale("function", functions=deviates)
+    axis.set_yscale("function", functions=deviates)
+    ends = (smallest, 1 - smallest)
+    axis.set(xlim=ends, ylim=ends)
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
     axis.set_title(f"Trade-off curve\n{describe_curve(conclusion)}".rstrip(), fontsize=9)

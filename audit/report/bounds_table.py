@@ -1,6 +1,5 @@
 """The bounds of an audit as rows and as a text table of 80 columns, and remarks on the scores."""
 
-import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from audit.methods import lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
-from audit.report.table import at_least, at_most, make_text_table
+from audit.report.table import at_least, at_most, format_table
 from audit.written import Level, at_least_digits, finite
 
 _WIDTH = 80  # columns of a terminal
@@ -155,12 +154,11 @@ def bounds_table(conclusion: Conclusion) -> str:
     notes.append(make_note("verdict:", conclusion.verdict.headline))
     if not records:  # a single run without coins, whose null is fitted
         return "\n".join([*before, *notes])
-    table = make_text_table(records, before=before, after=notes)
-    text = table.text()
+    text = format_table(records, before=before, after=notes)
+    if max(map(len, text.splitlines())) <= _WIDTH:
+        return text
     # Narrower gaps between columns let most wide tables fit a terminal.
-    if max(map(len, text.splitlines())) > _WIDTH:
-        text = dataclasses.replace(table, gap=" ").text()
-    return text
+    return format_table(records, before=before, after=notes, gap=" ")
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
@@ -218,20 +216,25 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         error = "-"
         if math.isfinite(estimate.standard_error):
             error = f"{estimate.standard_error:.3f}"
-        record = {"estimate": estimate.method, "epsilon": f"{estimate.epsilon:.3f}"}
-        records.append({**record, "error": error, "floor": show_floor(estimate.noise_floor)})
+        record = {
+            "estimate": estimate.method,
+            "epsilon": f"{estimate.epsilon:.3f}",
+            "error": error,
+            "floor": show_floor(estimate.noise_floor),
+        }
+        records.append(record)
     before = (title, f"{len(observed):,} observed canaries{null}")
     right = ("epsilon", "error")
-    return [make_text_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES]).text()]
+    return [format_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES])]
 
 
 def make_note(word: str, text: str) -> str:
-    """Returns a note for below a table: a word, and its explanation, which is wrapped and indented."""
+    """Returns a note to print below a table: a word and its explanation, wrapped and indented."""
     return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
 
 
 def describe_claim(conclusion: Conclusion) -> Iterator[str]:
-    """Yields notes on the test of the claim (`make_statements_on_claim`), for below a table."""
+    """Yields notes on the test of the claim (`make_statements_on_claim`), to print below a table."""
     return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 

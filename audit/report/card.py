@@ -88,7 +88,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads the card in a file; raises InputError if the file is not a card."""
     kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
-    claim_classes: dict[str, Any] = {kind.__name__: kind for kind in kinds}
+    claim_classes = {kind.__name__: kind for kind in kinds}
     claim = None
     try:
         card = json.loads(path.read_bytes())
@@ -116,10 +116,11 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
     stated = dict(_flatten("", card))
     expected = dict(_flatten("", {**recomputed, **own}))
     for place in {**stated, **expected}:
-        values = (stated.get(place), expected.get(place))
-        if not _agree(*values):
-            in_card, by_scores = map(shown, values)
-            yield f"{place[1:]} is {in_card} in the card and {by_scores} by these scores"
+        in_card = stated.get(place)
+        by_scores = expected.get(place)
+        if not _agree(in_card, by_scores):
+            difference = f"{shown(in_card)} in the card and {shown(by_scores)} by these scores"
+            yield f"{place[1:]} is {difference}"
 
 
 def _agree(stated: Any, recomputed: Any) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from audit.report import page, style
@@ -59,7 +58,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     if subject == "step":
         subject = "a step"
     title = f"Check of {subject} of DP-SGD"
-    figures: list[Markup] = []
+    figures = []
     with plt.rc_context(style.STYLE):
         for check in report["checks"]:
             drawn = _FIGURES.get(check["name"])
@@ -69,7 +68,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
             if values:
                 figure, axes = plt.subplots(figsize=(5.2, 3.2))
                 draw_bars(axes, values, drawn.limit)
-                axes.set(xlabel=drawn.unit)
+                axes.set_xlabel(drawn.unit)
                 figures.append(page.figure(style.svg(figure), drawn.caption))
     return page.document(title, page.macros.check(title, report, figures))
 

@@ -8,7 +8,7 @@ from typing import Any
 from audit.claims.brackets import ZERO_OUT
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import SamplerClaim, SamplerClaims
-from audit.report.table import at_least, at_most, make_text_table
+from audit.report.table import at_least, at_most, format_table
 
 _COLUMNS = 80
 _IF_LINEAR = """\
@@ -31,7 +31,7 @@ def show_claims(claims: SamplerClaims) -> str:
         records.append(record)
     epsilons = [name for name in records[0] if name != "sampler"]
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
-    lines = [title, "", make_text_table(records, right=epsilons).text(), ""]
+    lines = [title, "", format_table(records, right=epsilons), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
     notes.append(f"last model alone: {claims.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}.")
     if claims.order:
@@ -79,4 +79,4 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
         rows.append(row)
     note = textwrap.wrap(_IF_LINEAR, _COLUMNS)
     right = tuple(rows[0])[1:]  # all columns of numbers
-    return make_text_table(rows, right, before=[title, ""], after=["", *note]).text()
+    return format_table(rows, right, before=[title, ""], after=["", *note])

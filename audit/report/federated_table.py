@@ -10,7 +10,7 @@ from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import claim_fields, finding_fields, result_fields
 from audit.methods.estimate import Bound
 from audit.report.bounds_table import bounds_table, describe_claim, make_note, show_floor
-from audit.report.table import at_least, at_most, make_text_table
+from audit.report.table import at_least, at_most, format_table
 from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
@@ -43,19 +43,24 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]
-        mean = np.mean(epsilons)
-        record = {"estimate or bound": first.method}
+        mean = float(np.mean(epsilons))
         if isinstance(first, Bound):
-            record["mean"] = at_least(float(mean))
-            comment = "one bound per run"
+            shown_mean = at_least(mean)
+            floor = "one bound per run"
         else:
-            record["mean"] = f"{mean:.3f}"
-            comment = show_floor(first.noise_floor)
-        records.append({**record, "deviation": f"{np.std(epsilons):.3f}", "floor": comment})
+            shown_mean = f"{mean:.3f}"
+            floor = show_floor(first.noise_floor)
+        record = {
+            "estimate or bound": first.method,
+            "mean": shown_mean,
+            "deviation": f"{np.std(epsilons):.3f}",
+            "floor": floor,
+        }
+        records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
     note = "estimates are not bounds; floor: mean (95% quantile) without a leak, for run 0"
     right = ("mean", "deviation")
-    return make_text_table(records, right, before=(title,), after=(note,)).text()
+    return format_table(records, right, before=[title], after=[note])
 
 
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
@@ -92,7 +97,7 @@ def federated_table(audit: FederatedAudit) -> str:
     records = []
     for name, (epsilon, rounds) in list_epsilons(audit).items():
         records.append({"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds})
-    lines.append(make_text_table(records, right=("epsilon",)).text())
+    lines.append(format_table(records, right=["epsilon"]))
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
         if len(audit.accuracies) > 1:

@@ -1,8 +1,7 @@
 """The figure of a grid of audits, for a paper."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,15 +27,14 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
     # Texts are categories with even spacing on the x axis, in the order of their first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
-    lines: Iterable[Any] = [((), frame)]  # pairs (values of the other settings, rows of a line)
-    if others:
-        lines = frame.groupby(others, sort=False)
+    # Delta is the same in all rows. With it there is a group even if no other setting varies.
+    groups = frame.groupby(["delta", *others], sort=False)
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
-        for (values, rows), (color, marker) in zip(lines, itertools.cycle(_LOOKS), strict=False):
+        for ((_, *values), rows), look in zip(groups, itertools.cycle(_LOOKS), strict=False):
             pairs = zip(others, values, strict=True)
             label = ", ".join(f"{name} = {value}" for name, value in pairs)
-            _draw_line(axis, rows, label, color=color, marker=marker)
+            _draw_line(axis, rows, label, *look)
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
@@ -52,10 +50,17 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     mean = proven["mean"]
     bars = np.array([mean - proven["min"], proven["max"] - mean])
     # Unclipped, because the axis would cut points at 0 in half.
-    points = axis.errorbar(
-        proven.index, mean, bars, color=color, marker=marker, ms=4, capsize=2, clip_on=False
+    axis.errorbar(
+        proven.index,
+        mean,
+        bars,
+        color=color,
+        marker=marker,
+        ms=4,
+        capsize=2,
+        clip_on=False,
+        label=f"proven {label}".strip(),
     )
-    points.set_label(f"proven {label}".strip())
     upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = upper.groupby(rows["x"], sort=False).max()
     if upper.notna().any():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from audit.report.table import at_least, at_most, make_text_table
+from audit.report.table import at_least, at_most, format_table
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import fields, setting_of
@@ -95,7 +95,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
             "differs": _show_differences(record["differs"]),
         }
         rows.append(row)
-    return make_text_table(rows, right=("runs", "proven", "upper", "written"), rule=80).text()
+    return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 
 
 def _show_number(value: float | None, show: Callable[[float], str]) -> str:

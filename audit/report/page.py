@@ -24,7 +24,7 @@ macros: Any = _ENVIRONMENT.get_template("page.html").module  # functions that re
 
 def document(title: str, *content: str) -> bytes:
     """Returns a page in UTF-8. `content` is markup, or text, which is escaped."""
-    page: str = macros.document(title, Markup().join(content))
+    page = str(macros.document(title, Markup().join(content)))
     return page.encode(errors="replace")
 
 

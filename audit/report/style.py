@@ -16,7 +16,7 @@ from audit.errors import require
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
 # A notebook or script that has chosen a backend keeps it.
-if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):
+if {"IPython", "matplotlib.pyplot"}.isdisjoint(sys.modules):
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
@@ -31,15 +31,8 @@ BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
 FADED = "0.55"  # grey, for invalid bounds and in-sample values
-PALETTE = {  # colours by their names in `audit.methods.method.Mark`
-    "blue": BLUE,
-    "vermilion": VERMILION,
-    "green": GREEN,
-    "black": BLACK,
-    "purple": PURPLE,
-    "orange": ORANGE,
-    "grey": FADED,
-}
+# Colours by their names in `audit.methods.method.Mark`.
+PALETTE = {"blue": BLUE, "orange": ORANGE, "grey": FADED}
 OUT = BLUE
 IN = VERMILION
 BOUND = GREEN
@@ -96,7 +89,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
 png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
 svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
 pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})
-FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg": svg}
+FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:

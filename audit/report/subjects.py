@@ -1,6 +1,6 @@
 """Collects the facts of an audit for a report, from its folder in a store or from given scores.
 
-This module does not import a library that trains.
+This module does not import training libraries.
 """
 
 import platform

@@ -70,9 +70,8 @@ class Table(Generic[Row]):
     Attributes:
       columns: The columns from left to right.
       rows: Any objects; the columns read their values from them.
-      section: A function from a row to the heading of its section, or None for a table without sections.
-        Consecutive rows with the same heading form a section. A rule is drawn above it, followed by the
-        heading unless it is empty.
+      section: A function from a row to the heading of its section. Consecutive rows with the same heading
+        form a section. A rule is above it, followed by the heading unless it is empty.
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.
@@ -81,7 +80,7 @@ class Table(Generic[Row]):
 
     columns: Sequence[Column]
     rows: Sequence[Row]
-    section: Callable[[Row], str] | None = None
+    section: Callable[[Row], str] = lambda row: ""
     before: Sequence[str] = ()
     after: Sequence[str] = ()
     gap: str = "  "
@@ -103,11 +102,9 @@ class Table(Generic[Row]):
         lines = [self.gap.join(line).rstrip() for line in zip(*cells, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
-        if self.section is None:
-            shown.append(rule)
         heading = None
         for row, line in zip(self.rows, lines[height:], strict=True):
-            if self.section is not None and heading != self.section(row):
+            if heading != self.section(row):
                 heading = self.section(row)
                 shown += filter(None, [rule, heading])  # an empty heading has no line
             shown.append(line)
@@ -132,14 +129,14 @@ class Table(Generic[Row]):
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 
 
-def make_text_table(
+def format_table(
     records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
-) -> Table[Mapping[str, str]]:
-    """Returns the table of dicts from column names to cells; all dicts have the names of the first.
+) -> str:
+    """Returns dicts from column names to cells as a text table; all dicts have the names of the first.
 
     The columns named in `right` are aligned to the right. `layout` has further fields of `Table`.
     """
     columns = []
     for name in records[0]:
         columns.append(Column(head=name, value=itemgetter(name), left=name not in right))
-    return Table(columns, records, **layout)
+    return Table(columns, records, **layout).text()

@@ -100,8 +100,7 @@ def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
 def read_accuracies(store: Store) -> dict[str, float]:
     """Returns the stored accuracies by the run's number, as text."""
     answer = read_answer(store) or {}
-    accuracies: dict[str, float] = answer.get(_ACCURACIES, {})
-    return accuracies
+    return dict(answer.get(_ACCURACIES, {}))
 
 
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
@@ -150,13 +149,12 @@ def train(
         `games.train` calls it during training, and stores the scores in `trained` itself afterwards.
         Accuracies come first. So even if the process dies, each run with a score has an accuracy.
         """
-        is_final = midway.steps >= len(participation.clients)
-        if not is_final:
-            return
+        if midway.steps < len(participation.clients):
+            return  # before the last round
         accuracies = np.asarray(measure(midway.thetas), np.float64)
-        for store in (trained, *(store for _, store in others)):
-            _add_accuracies(store, midway.first, accuracies)
+        _add_accuracies(trained, midway.first, accuracies)
         for game, store in others:
+            _add_accuracies(store, midway.first, accuracies)
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     scores = []

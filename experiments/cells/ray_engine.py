@@ -32,7 +32,6 @@ from audit.training.game import (
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
 
-LOCAL = "local"
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
@@ -151,7 +150,7 @@ class Cluster:
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
-        submitted: dict[Any, Arguments] = {}  # by Ray's reference to the result
+        submitted = {}  # by Ray's reference to the result
         while True:
             for given in waiting:
                 submitted[remote.remote(self._devices_of_task, *given)] = given
@@ -191,13 +190,12 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     is not installed or no cluster answers.
     """
     options: dict[str, Any] = {}
-    if address == LOCAL:
+    if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
         # The first setting keeps other machines out, and the token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ |= _ENVIRONMENT | os.environ
     try:
         import ray
 
@@ -237,7 +235,7 @@ class RayTrainer:
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
         _, about = cluster.call(prepare, *self._game, 1)
-        self.about: Callable[[], dict[str, Any]] = lambda: about
+        self.about = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains missing runs, and returns the scores of all runs.

@@ -19,7 +19,6 @@ from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
 from audit.errors import require
 from audit.settings.setting import Setting, validate
-from audit.written import Level
 from experiments.commands import grid_flags
 from models.catalogue import task
 
@@ -51,7 +50,11 @@ cli.define_sources()
 cli.define_out("Folder for scores, results and figures.")
 grid_flags.define_engine()
 cli.define_json()
-grid_flags.define_vary()
+flags.DEFINE_multi_string(
+    "vary",
+    [],
+    "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
+)
 
 
 def main() -> None:
@@ -73,7 +76,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
       runs: The number of models; None for the adversary's default.
       until: The condition for stopping early; None to train all models.
     """
-    cli.require_levels()
+    level = cli.level()
     engines = grid_flags.engine()
     out = cli.folder()
     adversary = setting.adversary
@@ -83,7 +86,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
         until is None or adversary.any_time,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
     )
-    validate(setting, number, FLAGS.delta)
+    validate(setting, number, level.delta)
 
     from audit.conclusions import lipschitz, results
     from audit.report import bounds_table
@@ -92,7 +95,6 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
     rehearsed = lipschitz.count_rehearsals(setting, FLAGS.lipschitz, None)
     dataset = task(setting.model).data.load(cli.sources())
-    level = Level(FLAGS.delta, FLAGS.confidence)
     request = driver.make_request(setting, dataset, number, level, rehearsed, until)
     finished = driver.audit(request, out, engines)
     if FLAGS.json:

@@ -63,11 +63,10 @@ def main() -> None:
     chosen = cli.choose_names("estimators", ESTIMATORS)
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    uninstalled = {}  # a dict keeps the order
-    for name in chosen:
-        if not ESTIMATORS[name].is_installed():
-            uninstalled[ESTIMATORS[name].package] = True
-    for package in uninstalled:
+    uninstalled = [
+        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
+    ]
+    for package in dict.fromkeys(uninstalled):
         fix = installed.pip_install(package)
         print(f"{package} is not installed, skipping its estimators: {fix}", file=sys.stderr)
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)

@@ -34,7 +34,7 @@ cli.define_json()
 
 def main() -> None:
     """Trains missing runs, and prints and stores the conclusion from all runs."""
-    cli.require_levels()
+    level = cli.level()
     runs = FLAGS.runs
     setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
@@ -46,7 +46,6 @@ def main() -> None:
     from audit.report import federated_table
     from audit.storage.store import count_runs
     from audit.training import build_federated
-    from audit.written import Level
     from experiments.cells.federated import list_accuracies, open_store, read_accuracies, train
 
     task = federated_task(setting.model)
@@ -60,7 +59,6 @@ def main() -> None:
     with machine.bar(count_runs(store.missing(runs))) as progress:
         (scores,) = train([setting], runs, out, federation, progress)
 
-    level = Level(FLAGS.delta, FLAGS.confidence)
     claim = DpSgd(*canary)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters

@@ -11,7 +11,6 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -19,8 +18,6 @@ from absl import flags
 from audit.commands import cli
 from audit.errors import require
 from audit.settings import make
-from audit.storage import files
-from audit.written import Level
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "laptop", "Scale of the sweep: smoke, laptop or paper.")
+flags.DEFINE_enum("scale", "laptop", registry.SCALES, "Scale of the sweep.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
 cli.define_out("Folder of the store; figures go to the subfolder figures.")
@@ -42,50 +39,48 @@ def main() -> None:
     """
     from experiments.sweeps import points
 
-    cli.require_levels()
-    levels = Level(FLAGS.delta, FLAGS.confidence)
+    level = cli.level()
     held = make.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
     audits = []
     for sweep in sweeps:
         audits += sweep.audits()
-    evidence = points.evidence(held, audits, levels)
+    evidence = points.evidence(held, audits, level)
     folder = held.root / "figures"
     if scale != "laptop":  # the default scale does not have a subfolder
         folder = folder / scale
 
-    written: list[Path] = []
+    contents: dict[str, bytes] = {}  # of the files, by name
     rows: list[Record] = []  # of the table that most figures share
     texts = []
     missing = {}  # numbers of missing cells by sweep
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:
-            written += _write_figure(folder / sweep.name, drawn.figure)
+            contents |= _encode_figure(sweep.name, drawn.figure)
         rows += drawn.rows
         if drawn.table is not None:
-            written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
+            contents[f"{sweep.name}.csv"] = drawn.table.csv
             texts.append(drawn.table.text)
         if drawn.missing:
             missing[sweep.name] = drawn.missing
     nothing_drawn = f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}"
-    require(written, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
+    require(contents, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
 
     if missing:
         counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
         print(textwrap.fill(f"missing cells: {counts}", 80), file=sys.stderr)
         print(f"to train them: {_training_command(missing)}", file=sys.stderr)
     if rows:
-        common = points.make_table(rows, levels)
-        written.append(files.write_whole(folder / "figures.csv", common.csv()))
+        common = points.make_table(rows, level)
+        contents["figures.csv"] = common.csv()
         texts.append(common.text())
     if scale == registry.SMOKE:
         print("smoke: a few runs of a few steps test the code; their values have no meaning")
     for text in texts:
-        print(text + "\n")
-    for path in written:
-        print(path)
+        print(f"{text}\n")
+    cli.write_files(folder, contents)
 
 
 def _training_command(names: Iterable[str]) -> str:
@@ -94,15 +89,15 @@ def _training_command(names: Iterable[str]) -> str:
     return f"./run.sh sweep --name={','.join(names)} --scale={FLAGS.scale} --out={out}"
 
 
-def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
-    """Writes a figure to `path` in each format of `style.FORMATS`, and yields the files' paths."""
+def _encode_figure(name: str, figure: "Figure") -> Iterator[tuple[str, bytes]]:
+    """Yields the name and the content of a figure's file in each format of `style.FORMATS`."""
     import matplotlib.pyplot as plt
 
     from audit.report import style
 
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
-            yield files.write_whole(path.with_suffix(suffix), encode(figure))
+            yield f"{name}{suffix}", encode(figure)
             # Another computation of the layout could move parts of the figure in the next format.
             figure.set_layout_engine("none")
 

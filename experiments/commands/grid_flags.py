@@ -17,10 +17,10 @@ from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
-from audit.written import Level, write_json
+from audit.written import counted, write_json
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, DataSets
+from experiments.cells.cell import Audited, Cell, DataSets
 from experiments.cells.work import Workplace
 from models.catalogue import task
 
@@ -55,30 +55,17 @@ def engine() -> Iterator[work.TrainingEngine]:
         yield work.TrainingEngine(LocalTrainer, work.do_all)
 
 
-def define_vary() -> None:
-    """Defines the flag --vary for a grid of audits."""
-    flags.DEFINE_multi_string(
-        "vary",
-        [],
-        "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
-    )
-
-
 def run(runs: int | None) -> None:
     """Trains the missing audits of the grid in --vary, and prints and writes its table and figure.
 
     `runs` is the number of models of each audit, or None for its adversary's default.
     """
-    cli.require_levels()
+    cli.level()  # reports a bad level before training
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
     axes = _parse_axes(FLAGS.vary)
     combinations = combine(axes)
-    audits = []
-    data_sets = set()
-    for values in combinations:
-        audit = _make_audit(values, runs)
-        audits.append(audit)
-        data_sets.add(task(audit.setting.model).data.file)
+    audits = [_make_audit(values, runs) for values in combinations]
+    data_sets = {task(audit.setting.model).data.file for audit in audits}
     sources = cli.sources()
     require(
         sources.data is None or len(data_sets) == 1,
@@ -87,16 +74,21 @@ def run(runs: int | None) -> None:
     data = DataSets(dict.fromkeys(data_sets, sources.data))
     place = Workplace(cli.folder(), data)
 
-    cells = work.distinct(map(audit_cell, audits))
-    missing = work.find_missing(cells, place)
+    missing = work.find_missing(work.distinct(map(audit_cell, audits)), place)
     if missing:
-        with engine() as trains:
-            failed = len(trains.do_all(missing, place).failed)
-        message = f"{failed} of {len(cells)} audits failed, the others are kept"
-        require(not failed, f"{message}: fix the errors above and run the command again")
-
+        complete(missing, place)
     results = [_conclude(audit, place) for audit in audits]
     _show(Grid(tuple(axes), tuple(combinations), tuple(results)))
+
+
+def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
+    """Completes cells with the engine of --ray_address; raises InputError at the end if some failed."""
+    with engine() as chosen:
+        place.data.require_files()  # a bad file should fail before training
+        outcome = chosen.do_all(cells, place)
+    failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
+    require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
+    return outcome
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -146,8 +138,7 @@ def _conclude(audit: Audited, place: Workplace) -> Result:
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    subject = subjects.describe_setting(folder, *level, audit.runs)
+    subject = subjects.describe_setting(folder, *cli.level(), audit.runs)
     return Result(subject.conclusion, lambda: subject, folder)
 
 
@@ -157,7 +148,6 @@ def _show(grid: Grid) -> None:
     # Each grid gets its own files, named after the varied fields and a hash of its audits.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
     csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())
     grid.figure(stem.with_suffix(".png"))
     written = f"table: {csv}\nfigure: {stem.with_suffix('.png')}"

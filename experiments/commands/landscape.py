@@ -9,6 +9,7 @@ training run.
 """
 
 import itertools
+from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -20,13 +21,10 @@ from audit.storage import index
 from audit.written import Level, show_level
 from experiments.cells.cell import find_answer
 
-MAX_BATCH = 10**4
-MAX_STEPS = 10**5
-
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
-flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=MAX_STEPS)
+flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=10**5)
 cli.define_levels()
 flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
@@ -37,28 +35,20 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and draws the epsilon of training on the landscape of the paper, a convex one, and the latch.
 
-    With --momentum, it only prints the epsilon of training on convex landscapes with momentum.
+    With --momentum, the command only prints the epsilon on convex landscapes (`_print_momentum`).
     """
-    cli.require_levels()
+    level = cli.level()
     # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
     # with and a run without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
-    batch_sizes = cli.numbers("batch_sizes", 1, MAX_BATCH)
+    batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)
     for size in batch_sizes:
         require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    header = f"delta={show_level(FLAGS.delta)}\n".encode()
     cli.prepare_jax()
     if FLAGS.momentum is not None:
-        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
-        from experiments.hidden_state import momentum
-
-        table = momentum.make_table(FLAGS.momentum, level, FLAGS.runs, FLAGS.seed)
-        print(table.text() + "\n")
-        header = f"# momentum={FLAGS.momentum:g}, ".encode() + header
-        cli.write_files(folder, {"momentum.csv": header + table.csv()})
+        _print_momentum(level, folder)
         return
     from audit.report import style
     from experiments.hidden_state import crafted, landscape, landscape_figures
@@ -78,16 +68,29 @@ def main() -> None:
     # The convex landscape and the latch have fixed settings.
     tables = {
         "landscape": landscape_figures.make_table(results[AUDIT]),
-        "convex": crafted.make_convex_table(FLAGS.delta),
-        "latch": crafted.make_latch_table(FLAGS.delta),
+        "convex": crafted.make_convex_table(level.delta),
+        "latch": crafted.make_latch_table(level.delta),
     }
+    header = f"# delta={show_level(level.delta)}\n".encode()
     contents = {}
     for name, table in tables.items():
-        print(table.text() + "\n")
-        contents[f"{name}.csv"] = b"# " + header + table.csv()
+        print(f"{table.text()}\n")
+        contents[f"{name}.csv"] = header + table.csv()
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         contents[f"{name}.png"] = style.png(figure)
     cli.write_files(folder, contents)
+
+
+def _print_momentum(level: Level, folder: Path) -> None:
+    """Prints the epsilon of training with --momentum on convex landscapes, and writes it into the folder."""
+    from experiments.hidden_state import momentum
+
+    beta = FLAGS.momentum
+    require(0 <= beta < 1, f"--momentum={beta:g}: give 0 to below 1")
+    table = momentum.make_table(beta, level, FLAGS.runs, FLAGS.seed)
+    print(f"{table.text()}\n")
+    header = f"# momentum={beta:g}, delta={show_level(level.delta)}\n"
+    cli.write_files(folder, {"momentum.csv": header.encode() + table.csv()})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from audit.commands import cli
 from audit.conclusions.concluded import make_claim
 from audit.errors import require
 from audit.laws import conversions
-from audit.report.table import make_text_table
+from audit.report.table import format_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
 from audit.written import show_level
@@ -131,7 +131,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
         f"over {setting.audits} simulated audits at confidence {show_level(setting.confidence)}:",
         "",
     )
-    return make_text_table(records, right=("mean", "5%", "95%", "of truth"), before=before).text()
+    return format_table(records, right=("mean", "5%", "95%", "of truth"), before=before)
 
 
 def _print_bugs(setting: Setting) -> None:
@@ -155,7 +155,7 @@ def _print_bugs(setting: Setting) -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    print(make_text_table(records, right=("half of audits", "9 of 10"), before=title).text())
+    print(format_table(records, right=("half of audits", "9 of 10"), before=title))
 
 
 def _find_true_epsilon(setting: Setting) -> float:
@@ -163,7 +163,7 @@ def _find_true_epsilon(setting: Setting) -> float:
 
     Raises InputError for flags out of range.
     """
-    cli.require_levels()
+    cli.level()
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )

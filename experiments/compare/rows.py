@@ -16,7 +16,7 @@ from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
 from audit.methods import one_shot
-from audit.methods.estimate import Finding
+from audit.methods.estimate import Bound
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
@@ -88,21 +88,17 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     if finished.trained is not None:
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
-    bounds = [conclusion.bound(name) for name in method.shown]
-    values: list[tuple[Finding, str]] = []  # bounds and estimates, and the assumption to show
-    if not bounds:  # the one-shot paper's single run with many canaries
+    names = method.shown
+    if not names:  # the one-shot paper's single run with many canaries
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
-        bounds = list(conclusion.bounds)
-        estimates = filter(lambda estimate: estimate.method in _PUBLISHED, conclusion.estimates)
-        values += [(estimate, ESTIMATE) for estimate in estimates]
-    for bound in bounds:
-        is_refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
-        values.append((bound, REJECTED if is_refuted else bound.assumes.word))
-    values.sort(key=lambda value: value[1] == REJECTED)  # False sorts before True
+        names = (*_PUBLISHED, *(bound.method for bound in conclusion.bounds))
     rows = []
-    for finding, assumes in values:
-        row = {
+    for finding in map(conclusion.finding, names):
+        assumes = ESTIMATE
+        if isinstance(finding, Bound):
+            assumes = finding.assumes.word if finding.holds else REJECTED
+        record = {
             "method": method.name,
             "sees": method.sees,
             "runs": method.runs,
@@ -111,8 +107,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
             "epsilon": finding.epsilon,
             "assumes": assumes,
         }
-        rows.append(row)
-    return rows
+        rows.append(record)
+    return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
@@ -127,18 +123,16 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    # `list` exhausts the generator, which measures a missing round at each step.
+    # The generator measures a missing round at each step.
     new_rounds = list(canife_training.measure_missing(attacked, split, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
-    sum_of_squares = 0.0
-    counts = rounds.forward(
-        numbers, attacked.rounds
-    )  # how many rounds each measured one represents
+    sum_of_squares = 0.0  # of the mu of all rounds
+    counts = rounds.forward(numbers, total=attacked.rounds)
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
-        scores = (measured.scores_in, measured.scores_out)
-        epsilon = rounds.best_epsilon(*scores, estimate_delta).epsilon
+        estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
+        epsilon = estimate.epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2

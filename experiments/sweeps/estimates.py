@@ -19,7 +19,6 @@ from audit.report import audit_panels, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
 from audit.written import show_level
-from experiments.cells.cell import Audited
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
@@ -118,23 +117,24 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
-    begin = 0.0  # the position of a group's first point
+    position = 0.0  # of the next point
     for group in groups:
-        end = begin + len(group) - 1
-        for i, point in enumerate(group):
-            _draw_point(axis, begin + i, point, delta)
-            positions.append(begin + i)
+        if positions:  # a line between this group and the one before
+            axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
+        begin = position
+        for point in group:
+            _draw_point(axis, position, point, delta)
+            positions.append(position)
+            position += 1
         if x and len(groups) > 1:
             axis.annotate(
                 f"{x.symbol} = {group[0].x:g}",
-                ((begin + end) / 2, 1.0),  # in the middle of the group, at the top of the panel
+                ((begin + positions[-1]) / 2, 1.0),  # above the middle of the group
                 ha="center",
                 va="bottom",
                 xycoords=("data", "axes fraction"),
             )
-        begin = end + 1 + _GROUP_GAP
-        if group is not groups[-1]:
-            axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
+        position += _GROUP_GAP
     # Labels with more than 11 letters in a line would overlap.
     axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
@@ -167,8 +167,15 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     predicted = point.predicted(delta)
     if predicted is not None:
         label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
-        ends = (position - 0.42, position + 0.42)
-        axis.hlines(predicted, *ends, color=PREDICTED, lw=6, alpha=0.55, label=label)
+        axis.hlines(
+            predicted,
+            position - 0.42,
+            position + 0.42,
+            color=PREDICTED,
+            lw=6,
+            alpha=0.55,
+            label=label,
+        )
     ends = (position - 0.45, position + 0.45)
     upper_bound = [point.upper_bound()] * 2
     axis.plot(ends, upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
@@ -249,16 +256,14 @@ def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
 
     `width` is the width of the panels in inches, which decides where lines break.
     """
-    cells: list[Audited] = []
-    for point in points:
-        cells += point.cells
+    runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
-    data += f", up to {max(map(attrgetter('runs'), cells)):,} runs each"
+    data += f", up to {runs:,} runs each"
     letters = int(max(width, 5.8) * _LETTERS_PER_INCH)  # a figure has at least 5.8 inches
     return f"{_wrap(title, letters)}\n{_wrap(data, letters)}"
 
 
 def _wrap(text: str, width: int) -> str:
     """Breaks a text into lines of at most `width` letters, between words only."""
-    return "\n".join(textwrap.wrap(text, width, break_long_words=False))
+    return textwrap.fill(text, width, break_long_words=False)

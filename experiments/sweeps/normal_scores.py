@@ -44,7 +44,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     # P(noncentral t <= statistic) decreases in the noncentrality, so the high level gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
-    return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))
+    return Interval(*np.maximum([low * scale, high * scale], 0.0))
 
 
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
@@ -82,7 +82,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
         variance += (len(sums) - 1) * float(np.var(distances))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
     reach = quantile * np.sqrt(variance)
-    return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
+    return Interval(*np.maximum([distance - reach, distance + reach], 0.0))
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:

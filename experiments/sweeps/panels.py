@@ -151,24 +151,20 @@ def draw_heat_map(
     row_labels: Sequence[str],
     column_labels: Sequence[str],
     brightest: float,
-    show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map of values (rows, columns), with a number in each cell.
-
-    Values are at least 0. Cells with NaN show "-".
+    """Draws a heat map, with a number in each cell and "-" in cells with NaN.
 
     Args:
       axis: The axis.
-      values: The values.
+      values: The values (rows, columns), at least 0.
       row_labels: The labels of the rows, from top to bottom.
       column_labels: The labels of the columns, from left to right.
       brightest: The value with the brightest color; 0 has the darkest.
-      show: Formats a value as text.
     """
     axis.imshow(values, vmin=0, vmax=brightest, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * brightest else "black"
-        text = "-" if np.isnan(value) else show(value)
+        text = "-" if np.isnan(value) else f"{value:.2f}"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)

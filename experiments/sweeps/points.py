@@ -19,8 +19,8 @@ from audit.errors import InputError
 from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
-from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
-from audit.methods.method import NO_BOUND, Method
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE, Finding
+from audit.methods.method import Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -144,7 +144,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 
     It reports scores that it cannot read or that do not allow a conclusion on stderr, and leaves them out.
     """
-    conclusions: Audits = {}
+    conclusions = {}
     # Cells of several figures may share an audit, so each audit is concluded only once.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
@@ -243,19 +243,15 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("epsilon_high", "to", partial(at_most, decimals=1), width=5),
     ]
     last = [
+        field(IN_SAMPLE),  # an estimate, so it comes after the bounds
         field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
         field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
-    # The remaining fields are results of other methods, which depend on the audits.
+    # The remaining fields are other bounds, which depend on the audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
-    estimates = []
-    for name, method in estimate.METHODS.items():
-        if method.assumes.word == NO_BOUND:
-            estimates.append(name)
-    others.sort(key=estimates.__contains__)  # bounds first, since False sorts before True
     return Table(
         [*columns, *map(field, others), *last],
         rows,

@@ -1,7 +1,6 @@
 """Tables of records. A record maps the names of fields to the values of a row. A column shows one field."""
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 from audit.report.table import Column, Show, Table, number
@@ -16,8 +15,7 @@ def field(
     head: str | None = None,
     show: Show | str = str,
     width: int = 0,
-    left: bool = False,
-    none: str = "",
+    **options: Any,
 ) -> Column:
     """Returns the `Column` that shows a field.
 
@@ -26,12 +24,11 @@ def field(
       head: The column's name in text, or None for a column only in CSV.
       show: A function from a value to its text, or a format specification such as ".2f".
       width: The column's width, or 0 for the width of its widest cell.
-      left: If True, cells are aligned to the left.
-      none: The text of a record without the field.
+      **options: Further fields of `Column`, such as left=True.
     """
     if isinstance(show, str):
         show = number(show)
-    return Column(name, lambda record: record.get(name), head, show, width, left, none)
+    return Column(name, lambda record: record.get(name), head, show, width, **options)
 
 
 def text_field(name: str, head: str, width: int) -> Column:
@@ -44,7 +41,7 @@ def own_table(
     columns: Sequence[Column],
     records: Sequence[Record],
     after: Sequence[str] = (),
-    section: str | None = None,
+    section: str = "",
     gap: str = "",
 ) -> OwnTable:
     """Returns a sweep's custom table, as text and CSV.
@@ -54,11 +51,18 @@ def own_table(
       columns: The columns from left to right.
       records: The rows.
       after: The lines below the table.
-      section: The field with the heading of a record's section, or None for a table without sections.
+      section: The field with the heading of a record's section. Without a field, there is one section.
       gap: The text between two columns.
     """
-    heading = itemgetter(section) if section else None
-    table = Table(columns, records, heading, [title], after, gap, rule=80)
+    table = Table(
+        columns,
+        records,
+        section=lambda record: record.get(section, ""),
+        before=[title],
+        after=after,
+        gap=gap,
+        rule=80,
+    )
     return OwnTable(table.text(), table.csv())
 
 
@@ -69,5 +73,4 @@ def select(records: Sequence[Record], **values: Any) -> list[Record]:
 
 def make_csv(records: Sequence[Record]) -> bytes:
     """Returns at least one record as CSV, with a column for each field of the first."""
-    columns = [Column(name, itemgetter(name)) for name in records[0]]
-    return Table(columns, records).csv()
+    return Table(list(map(field, records[0])), records).csv()

@@ -42,9 +42,8 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
     """Returns the sweeps with these names at a scale. The names ["all"] mean all sweeps with cells.
 
-    Raises InputError if the scale or a name is unknown, or if there are no names.
+    Raises InputError if a name is unknown, or if there are no names.
     """
-    require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)
     if names == ["all"]:
         return list(filter(attrgetter("cells"), all_sweeps.values()))
@@ -52,5 +51,4 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    distinct_names = dict.fromkeys(names)
-    return [all_sweeps[name] for name in distinct_names]
+    return [all_sweeps[name] for name in dict.fromkeys(names)]  # without repeats

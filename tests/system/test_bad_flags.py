@@ -176,7 +176,7 @@ bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --d
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw
-check --example=nobody | --example=nobody: give jax_privacy, lora
+check --example=nobody | --example=nobody: value should be one of <jax_privacy|lora
 check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
@@ -192,7 +192,7 @@ list --setting=1f | --setting=1f requires --report: give both
 list --report=p.html --out=missing | --out=missing has no audits
 list --report=- | name an HTML file without a dash
 figures --out=missing --scale=smoke --name=figure_1c | finished cell of figure_1c at scale
-figures --scale=huge | --scale=huge is unknown: choose one of smoke
+figures --scale=huge | --scale=huge: value should be one of <smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
