@@ -29,6 +29,7 @@ from audit.tasks.task import Dataset, Sources
 from experiments.sweeps.records import Record, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
+Floats = NDArray[np.float32]
 OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
 _AUDITED_RUNS = 5000  # our engine trains in chunks of the size that it chooses for this many runs
@@ -71,8 +72,8 @@ class Problem(NamedTuple):
     batches: NDArray[np.int32]
     learning_rate: float
     noise_multiplier: float
-    theta_0: NDArray[np.float32]
-    stepped: NDArray[np.float32]
+    theta_0: Floats
+    stepped: Floats
     torch_order: NDArray[np.int64]
 
 
@@ -88,7 +89,7 @@ class Training(NamedTuple):
     """
 
     run: Callable[[], int]
-    get_theta: Callable[[], NDArray[np.float32]]
+    get_theta: Callable[[], Floats]
     models: int
     device: str
 
@@ -167,10 +168,12 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 def measure_rate(training: Training, seconds: float) -> float:
     """Trains for at least some seconds and returns the steps per second, summed over models."""
     begin = time.perf_counter()
-    steps = training.run()
-    while time.perf_counter() - begin < seconds:
+    steps = 0
+    elapsed = 0.0
+    while elapsed < seconds:
         steps += training.run()
-    return steps / (time.perf_counter() - begin)
+        elapsed = time.perf_counter() - begin
+    return steps / elapsed
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
@@ -385,10 +388,10 @@ def _train_in_torch(
             torch.cuda.synchronize()
         return models * len(batches)
 
-    def get_theta() -> NDArray[np.float32]:
+    def get_theta() -> Floats:
         """Returns the first model's parameters in the order of theta_0."""
         vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta: NDArray[np.float32] = vector.detach().cpu().numpy()
+        theta: Floats = vector.detach().cpu().numpy()
         return theta[np.argsort(problem.torch_order)]
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()

@@ -129,13 +129,11 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     over_runs = _compute_bounds(by_canaries[nearest], runs, levels)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    frames = [over_runs.assign(over="n", canaries=nearest, x=runs)]
-    for canaries in sorted(by_canaries):
-        over_canaries = _compute_bounds(by_canaries[canaries], [all_runs], levels)
-        frames.append(over_canaries.assign(over="K", canaries=canaries, x=canaries))
-    records: list[Record] = []
-    for frame in frames:
-        records += frame.to_dict("records")
+    over_runs = over_runs.assign(over="n", canaries=nearest, x=runs)
+    records: list[Record] = over_runs.to_dict("records")
+    for canaries, scores in sorted(by_canaries.items()):
+        bounds = _compute_bounds(scores, [all_runs], levels)
+        records += bounds.assign(over="K", canaries=canaries, x=canaries).to_dict("records")
     return records
 
 

@@ -26,7 +26,12 @@ from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
-from audit.methods.one_shot import FITTED, LIMITS, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.methods.one_shot import (
+    FITTED,
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    ONE_SHOT_JEFFREYS,
+)
 from audit.report import style
 from audit.report.table import Column
 from audit.settings.federated import FederatedSetting
@@ -116,7 +121,7 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of
-    `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
+    FITTED it has the mean estimate (`<method>`), its standard deviation over simulations
     (`<method>_deviation`), and both as text (`<method>_shown`). If the paper's Table 1 has this sigma and
     dimension, the record also has the paper's values as text (`paper`).
     """
@@ -215,15 +220,13 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
         # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
         not_inserted = values[~is_inserted]
     cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
-    fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
-    error = 1 - levels.confidence  # the probability that the limit of an error rate fails
-    jeffreys = LIMITS[one_shot.ONE_SHOT_JEFFREYS]  # the prior of Jeffreys' limits of error rates
-    in_sample = one_shot.in_sample(cosines, levels.delta, error, prior=jeffreys)
+    by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
+    fitted = by_method[ONE_SHOT_FITTED]
     return {
         observer: fitted.epsilon,
         f"{observer}_error": fitted.standard_error,
         f"{observer}_floor": fitted.noise_floor,
-        f"{observer}_in_sample": in_sample,
+        f"{observer}_in_sample": by_method[ONE_SHOT_JEFFREYS].epsilon,
         f"{observer}_cosines": cosines,
     }
 
@@ -265,8 +268,9 @@ def _estimate_experiments(
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
-        values = scores.scores[first : first + runs]
-        is_inserted = scores.presence[first : first + runs]
+        of_experiment = slice(first, first + runs)
+        values = scores.scores[of_experiment]
+        is_inserted = scores.presence[of_experiment]
         null = _FINAL_MODEL_NULL
         if setting.observe == "all":  # the distribution of a maximum over iterates is unknown
             null = one_shot.fit(values[~is_inserted], dimension)
@@ -280,8 +284,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     assert isinstance(sweep, PlannedSweep)  # all sweeps of this paper are
     plan = sweep.plan
     if isinstance(plan, Simulations):
-        table = make_simulated_table(plan, simulate(plan))
-        return Drawn(None, missing=0, table=table)
+        return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
     no_data = DataSets({})  # a federated cell finds its scores without its data
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -473,14 +476,14 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
     ]
     floor_columns = [field("canaries", "canaries", ",", 8)]
-    for method in one_shot.FITTED:
+    for method in FITTED:
         columns += [field(method), field(f"{method}_deviation")]
         head = method.removeprefix("one_shot_").replace("_", " ")
         floor_columns.append(field(method, head, width=18))
     floors = []
     for canaries in plan.floors:
         record: Record = {"canaries": canaries}
-        for method in one_shot.FITTED:
+        for method in FITTED:
             floor = one_shot.noise_floor(method, canaries, unobserved=0, delta=DELTA)
             record[method] = _show_floor(floor, decimals=3)
         floors.append(record)
