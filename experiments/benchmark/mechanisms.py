@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.calibration import laws
 from audit.calibration.calibration import (
@@ -23,6 +22,7 @@ from audit.calibration.calibration import (
 )
 from audit.evidence.canaries import Coins, Fresh
 from audit.laws import conversions, cosine_law, known_laws
+from audit.laws.intervals import Array
 from audit.laws.known_laws import MixturePart, Sampler, ScoreFamily
 from experiments.benchmark.contract import (
     DIRECTIONS,
@@ -32,7 +32,6 @@ from experiments.benchmark.contract import (
     BenchmarkedMechanism,
 )
 
-Array = NDArray[np.float64]
 Generator = np.random.Generator
 
 # The sizes of audits at scale full, with the default size first.

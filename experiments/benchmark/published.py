@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE, INDEPENDENT
@@ -16,6 +15,7 @@ from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
 from audit.laws.gaussians import Gaussian
+from audit.laws.intervals import Array
 from audit.methods import exact, lifted, one_run_bounds, one_shot
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
@@ -28,7 +28,6 @@ from experiments.benchmark.contract import (
 )
 from experiments.canife import rounds
 
-Array = NDArray[np.float64]
 _NUM_BOOTSTRAPS = 2000
 FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed one
 _FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best result

@@ -11,7 +11,7 @@ import signal
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.processes import as_completed
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
-from experiments.sweeps.records import Record, field, select
+from experiments.sweeps.records import Record, Records, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
 Floats = NDArray[np.float32]
@@ -355,7 +355,7 @@ def _make_torch_network(problem: Problem) -> Any:
 def _train_in_torch(
     problem: Problem,
     models: int,
-    parameters: Iterable[Any],
+    first_model: Sequence[Any],
     take_step: Callable[[Any, Any], None],
 ) -> Training:
     """Returns a training run in PyTorch on the problem's mini-batches.
@@ -363,12 +363,11 @@ def _train_in_torch(
     Args:
       problem: The problem.
       models: The number of models that `take_step` trains at once.
-      parameters: The first model's parameter tensors, which `take_step` changes in place.
+      first_model: The first model's parameter tensors, which `take_step` changes in place.
       take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
     """
     import torch
 
-    first_model = list(parameters)
     device = first_model[0].device
     batches = []
     for indices in problem.batches:
@@ -420,7 +419,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
         cross_entropy(module(features), labels).backward()
         optimizer.step()
 
-    return _train_in_torch(problem, models, module.parameters(), take_step)
+    return _train_in_torch(problem, models, list(module.parameters()), take_step)
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
@@ -511,9 +510,9 @@ def measure(
             [described] = _receive(name, team)
             require_agreement(name, described["distance_from_ours"], TOLERANCES[model])
             if ENGINES[name].one_thread and described["device"] == "cpu":
-                others = []
-                for _ in range(cores() - 1):
-                    others.append(stack.enter_context(_start_engine(name, problem)))
+                others = [_start_engine(name, problem) for _ in range(cores() - 1)]
+                for connection in others:
+                    stack.enter_context(connection)
                 _receive(name, others)
                 team += others
             records.append(
@@ -586,7 +585,7 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     )
 
 
-def make_table(timings: Sequence[Record]) -> Table[Record]:
+def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
     It adds the median rate and, if our engine was timed on the same model, the ratios of our rate to the

@@ -99,11 +99,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
-    counts = rounds.forward(
-        numbers, last
-    )  # the number of rounds that each measured round represents
-    if backward:
-        counts = rounds.backward(numbers)
+    # The number of rounds that each measured round represents.
+    counts = rounds.backward(numbers) if backward else rounds.forward(numbers, last)
 
     def charge(
         epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float

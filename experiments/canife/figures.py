@@ -17,7 +17,7 @@ from experiments.canife.measured import Measured
 from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+from experiments.sweeps.sweep import Drawn, OwnTable
 
 # The columns of a frame of rounds (`curves`) that a panel draws over rounds, by the panel's title.
 _OVER_ROUNDS = {
@@ -50,12 +50,11 @@ _PANELS = {
 }
 
 
-def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table from the cells whose rounds are all stored.
 
     The other cells count as missing. Without any stored cell there is no figure.
     """
-    assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
@@ -67,8 +66,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not stored:
         return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
-    csv = averages.to_csv(index=False)
-    table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
+    csv = averages.to_csv(index=False).encode()
+    table = OwnTable(curves.show_curves(sweep, averages), csv)
     return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 

@@ -50,6 +50,7 @@ from audit.training import game
 from experiments.cells.cell import write_answer
 
 Array = NDArray[np.float64]
+Answer = dict[str, Any]  # a study's stored values by name
 AUDIT = "landscape_audit"  # a study of all adversaries
 SEARCH = "landscape_thresholds"  # a study of all thresholds, by Algorithm 6
 HALF = 0.5  # the paper's threshold, in units of C
@@ -338,7 +339,7 @@ class Study(NamedTuple):
         return values
 
 
-Result = tuple[Study, dict[str, Any]]
+Result = tuple[Study, Answer]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
@@ -350,14 +351,14 @@ def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
 
 
-def keep(out: Path, study: Study) -> dict[str, Any]:
+def keep(out: Path, study: Study) -> Answer:
     """Computes a study's answer, stores it in the folder `out`, and returns it."""
     answer = audit(study) if study.kind == AUDIT else search(study)
     write_answer(Store(out, study.setting()), answer)
     return answer
 
 
-def audit(study: Study) -> dict[str, Any]:
+def audit(study: Study) -> Answer:
     """Computes the exact epsilon of each adversary, and audits simulated runs.
 
     Returns:
@@ -376,7 +377,7 @@ def audit(study: Study) -> dict[str, Any]:
     }
 
 
-def search(study: Study) -> dict[str, Any]:
+def search(study: Study) -> Answer:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
     Thresholds are symmetric about 1/2. The last is 15% larger than the theta_1 at which the likelihood ratio

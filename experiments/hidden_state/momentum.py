@@ -30,18 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import Array
-from numpy.typing import NDArray
 
 from audit.claims.accounting import LAST
 from audit.laws import conversions
+from audit.laws.intervals import Array as Floats
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
 from audit.report.table import Table, at_least, at_most
 from audit.written import Level, show_level
 from experiments.hidden_state.crafted import INSERTIONS, NOISE_MULTIPLIER, make_convex_row
 from experiments.sweeps.records import Record, field
-
-Floats = NDArray[np.float64]
 
 
 class Landscape(NamedTuple):

@@ -17,13 +17,13 @@ import pandas as pd
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
+from audit.laws.intervals import Array
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
 from audit.methods.one_shot import (
@@ -50,9 +50,8 @@ from experiments.one_shot.sweep import (
 from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, text_field
-from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+from experiments.sweeps.sweep import Drawn, OwnTable
 
-Array = NDArray[np.float64]
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
 # The distribution of a cosine with the final model for a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
@@ -279,9 +278,8 @@ def _estimate_experiments(
     return epsilons
 
 
-def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from the stored runs, or simulates Table 1."""
-    assert isinstance(sweep, PlannedSweep)  # all sweeps of this paper are
     plan = sweep.plan
     if isinstance(plan, Simulations):
         return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
