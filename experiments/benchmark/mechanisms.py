@@ -180,8 +180,9 @@ _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
 _FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
-_draw_revealing_worlds = partial(_draw_worlds, _sample_revealing)
-_REVEALING = Law("revealing", _draw_revealing_worlds, _nothing_leaks, breaks=_CURVED)
+_REVEALING = Law(
+    "revealing", partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED
+)
 _REVEALING_COINS = Law("revealing coins", _draw_revealing, _nothing_leaks, breaks=_CURVED)
 _ORTHOGONAL = Law("orthogonal", laws.INDEPENDENT_COINS.draw, laws.gaussian_truth)
 _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))

@@ -199,7 +199,7 @@ _best = partial(_one_run, claims_level=False, cost=10)
 _FIXED = "fair coins; a fixed number of guesses"
 _BEST = "fair coins; the best of 20 numbers of guesses, which has no proven level"
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
-_NORMAL = (FAIR, GAUSSIAN_CURVE)
+NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _canife("CANIFE", epsilon=partial(canife, False)),
@@ -235,13 +235,13 @@ ESTIMATORS = (
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, [FIXED_FRACTION]),
-        assumes=_NORMAL,
+        assumes=NORMAL,
     ),
     _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, _FRACTIONS),
-        assumes=_NORMAL,
+        assumes=NORMAL,
     ),
     *(
         _one_shot(

@@ -29,7 +29,7 @@ from audit.tasks.task import Dataset, Sources
 from experiments.sweeps.records import Record, Records, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
-Floats = NDArray[np.float32]
+Parameters = NDArray[np.float32]  # (p,) the parameters of a model
 OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
 _AUDITED_RUNS = 5000  # our engine trains in chunks of the size that it chooses for this many runs
@@ -72,8 +72,8 @@ class Problem(NamedTuple):
     batches: NDArray[np.int32]
     learning_rate: float
     noise_multiplier: float
-    theta_0: Floats
-    stepped: Floats
+    theta_0: Parameters
+    stepped: Parameters
     torch_order: NDArray[np.int64]
 
 
@@ -89,7 +89,7 @@ class Training(NamedTuple):
     """
 
     run: Callable[[], int]
-    get_theta: Callable[[], Floats]
+    get_theta: Callable[[], Parameters]
     models: int
     device: str
 
@@ -387,10 +387,10 @@ def _train_in_torch(
             torch.cuda.synchronize()
         return models * len(batches)
 
-    def get_theta() -> Floats:
+    def get_theta() -> Parameters:
         """Returns the first model's parameters in the order of theta_0."""
         vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta: Floats = vector.detach().cpu().numpy()
+        theta: Parameters = vector.detach().cpu().numpy()
         return theta[np.argsort(problem.torch_order)]
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()

@@ -429,7 +429,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         high = take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # These marks without data explain the kinds of marks in the legend, in a color that is no strategy's.
+    # These marks without data explain the kinds of marks in the legend. No strategy has their color.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

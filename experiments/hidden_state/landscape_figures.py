@@ -5,7 +5,6 @@ Only the cheap curves of Example 1 and Figure 6b are computed here. All other va
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from audit.report.table import Table
 from audit.written import show_level
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import HALF, Answer, Process, Result, Study
-from experiments.sweeps.panels import draw_heat_map, draw_panels, plot_lines
+from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.records import Record, field
 
 _EPSILONS = {  # by field: label, color, and format of the line
@@ -26,6 +25,7 @@ _EPSILONS = {  # by field: label, color, and format of the line
     "epsilon": ("exact epsilon", OUT, "-"),
     "constant": ("constant gradient (Example 1)", PURPLE, "-."),
 }
+_DARK_RATE = 0.55  # numbers are white on cells below this rate
 _EXACT_PANELS = {  # titles of heat maps by adversary
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
@@ -41,7 +41,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
       searches: The studies of kind SEARCH, each with its answer.
     """
     processes = [study.process for study, _ in audits]
-    sigmas = sorted(set(map(attrgetter("noise_multiplier"), processes)))
+    sigmas = sorted({process.noise_multiplier for process in processes})
     label = f"epsilon at delta {show_level(audits[0][0].delta)}"
     # Figure 14 has all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
@@ -55,7 +55,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
                 "",
                 panels,
                 size=(2.1, 1.4),
-                across=len(set(map(attrgetter("batch_size"), processes))),
+                across=len({process.batch_size for process in processes}),
                 ylabel=label,
                 sharex=True,
                 sharey="row",
@@ -190,10 +190,19 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
 
 
 def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
-    """Draws amplification rates as a heat map. Rows are noise multipliers, and columns are batch sizes."""
-    rows = list(map("{:g}".format, rates.index))
-    columns = list(map(str, rates.columns))
-    draw_heat_map(axis, rates.to_numpy(), rows, columns, brightest=1.0)
+    """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
+
+    Rows are noise multipliers, and columns are batch sizes. Rates are at least 0, and 1 is the brightest.
+    """
+    values = rates.to_numpy()
+    axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    for (row, column), rate in np.ndenumerate(values):
+        color = "white" if rate < _DARK_RATE else "black"
+        text = "-" if np.isnan(rate) else f"{rate:.2f}"
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    axis.set_xticks(range(len(rates.columns)), list(map(str, rates.columns)))
+    axis.set_yticks(range(len(rates)), list(map("{:g}".format, rates.index)))
+    axis.spines[:].set_visible(False)
     axis.set_xlabel("batch size B")
 
 

@@ -1,4 +1,4 @@
-"""Crafted convex losses against momentum: what the last model leaks at least.
+"""Crafts convex losses with which the last model of training with momentum leaks much.
 
 Heavy ball with momentum beta on a one-dimensional quadratic, with curvature h_t at step t, is
 
@@ -79,13 +79,9 @@ _STARTS = """\
 
 def _read_landscape(line: str) -> Landscape:
     """Returns the landscape in a line of _STARTS."""
-    most, period, end = line.split(";")
-    return Landscape(float(most), _read_numbers(period), _read_numbers(end))
-
-
-def _read_numbers(text: str) -> tuple[float, ...]:
-    """Returns the numbers in a text, which spaces separate."""
-    return tuple(map(float, text.split()))
+    most, *curvatures = line.split(";")
+    period, end = (tuple(map(float, text.split())) for text in curvatures)
+    return Landscape(float(most), period, end)
 
 
 STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
@@ -150,7 +146,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
     as_sgd[-1] = min(beta, start.most)
 
     def compute_loss(values: Floats) -> tuple[float, Floats]:
-        """Returns -mu and its gradient, with 0 in place of NaN if weights overflow."""
+        """Returns -mu and its gradient, with 0 instead of NaN if weights overflow."""
         mu, gradient = _differentiate(values, k, beta)
         return -float(np.nan_to_num(mu)), -np.nan_to_num(np.asarray(gradient, np.float64))
 
@@ -180,9 +176,8 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
-        signs = np.sign(
-            compute_weights(curvatures, beta)
-        )  # with these the canary raises the last model
+        # With these signs, the canary raises the last model.
+        signs = np.sign(compute_weights(curvatures, beta))
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
