@@ -234,8 +234,9 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
-    record = partial(BenchmarkedMechanism, ONE_RUN, law=_REVEALING_COINS)
-    yield record("coins: (0, delta)", mu=0.0, delta=_REVEAL_PROBABILITY)
+    yield BenchmarkedMechanism(
+        ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
+    )
     record = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)

@@ -510,9 +510,9 @@ def measure(
             [described] = _receive(name, team)
             require_agreement(name, described["distance_from_ours"], TOLERANCES[model])
             if ENGINES[name].one_thread and described["device"] == "cpu":
-                others = [_start_engine(name, problem) for _ in range(cores() - 1)]
-                for connection in others:
-                    stack.enter_context(connection)
+                others = []
+                for _ in range(cores() - 1):
+                    others.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, others)
                 team += others
             records.append(

@@ -87,11 +87,12 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes[1, 0].set_ylim(0, 1.05)
-        axes[1, 1].set_title(f"scores / C of round {last.number}")
+        *_, fractions, histogram = axes.flat
+        fractions.set_ylim(0, 1.05)
+        histogram.set_title(f"scores / C of round {last.number}")
         colors = [style.IN, style.OUT]
         scores = [last.scores_in, last.scores_out]
-        axes[1, 1].hist(scores, 24, color=colors, label=["with the canary", "without"])
+        histogram.hist(scores, 24, color=colors, label=["with the canary", "without"])
         for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(

@@ -70,7 +70,7 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    penalty = getattr(designed, setting.penalty)
+    penalty = getattr(designed, setting.penalty)  # the function with this name
     designer = designed.make_designer(
         population.samples.loss,
         partial(penalty, setting.norm_constant, setting.clipping_norm),

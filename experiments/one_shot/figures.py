@@ -7,7 +7,7 @@ the largest over all rounds. The estimate fits normal distributions to these max
 import dataclasses
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -304,7 +304,7 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
-    records = _repeat_for_observers(runs, list(_OBSERVERS))
+    records = _repeat_for_observers(runs, _OBSERVERS)
     return draw_panels_of(
         records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
     )
@@ -324,7 +324,7 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
-    records = _repeat_for_observers(runs, list(reversed(_OBSERVERS)))
+    records = _repeat_for_observers(runs, reversed(_OBSERVERS))
     title = f"{title}; estimates are not bounds"
     noises = {run["noise"] for run in runs}
     return draw_panels_of(
@@ -332,7 +332,7 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
     )
 
 
-def _repeat_for_observers(runs: Records, observers: list[str]) -> list[Record]:
+def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Record]:
     """Returns the records of `read_runs` once for each observer, with the `observer` and a `panel`.
 
     A panel has the runs of one observer with the same noise multiplier.
