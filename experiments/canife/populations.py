@@ -205,6 +205,7 @@ def _compile_updates(
     setting: Attacked, choices: fedavg.FedAvg, hyper: base.Hyperparameters
 ) -> UpdatesOf:
     """Compiles the function that trains each client from theta and returns the clipped updates."""
+    norm = jnp.float32(setting.clipping_norm)
     # A constant key, so clients shuffle their examples in the same order at each call, unlike in training.
     key = root(setting.seed, "guess")
 
@@ -215,7 +216,6 @@ def _compile_updates(
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,), which is the sum of updates over a cohort of one."""
             cohort = member[None]
-            norm = hyper.clipping_norm
             return fedavg.cohort_sums(choices, hyper.own, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
