@@ -181,7 +181,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         split,
         make_samples(setting, model),
         rate,
-        _compile_updates(setting, choices, hyper),
+        _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
         accuracy=lambda theta: float(measure(theta[None])[0]),
@@ -202,7 +202,7 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 
 def _compile_updates(
-    setting: Attacked, choices: fedavg.FedAvg, hyper: base.Hyperparameters
+    setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
 ) -> UpdatesOf:
     """Compiles the function that trains each client from theta and returns the clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
@@ -216,7 +216,7 @@ def _compile_updates(
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,), which is the sum of updates over a cohort of one."""
             cohort = member[None]
-            return fedavg.cohort_sums(choices, hyper.own, theta, norm, data, cohort, key).updates
+            return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return sent
