@@ -141,7 +141,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points, evidence.levels.delta)
     for row in rows:
-        audited = row["setting"]
+        audited: Setting = row["setting"]
         # The measured setting has the same training as the audited setting, and maybe another adversary. If
         # the steps of this training are not measured, its bound does not depend on a measurement.
         setting = measured.get(_describe_training(audited), audited)
