@@ -109,8 +109,7 @@ class ClaimCell(NamedTuple):
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
 
-        `noise` is the real noise over the claimed noise, so 1 makes the claim true. An estimator is a single
-        method.
+        `noise` is the real noise over the claimed noise, so 1 makes the claim true.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
@@ -122,7 +121,7 @@ class ClaimCell(NamedTuple):
         mechanism = make_mechanism(tested, estimator.design, n=size, mu=CLAIMED_MU / noise)
         # `stream` gives each number of runs different evidence.
         setting = mechanism._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
-        [row] = calibrate(setting)  # one row for each method
+        [row] = calibrate(setting)  # a row for each method, here the estimator
         return row.exceeding
 
 

@@ -1,6 +1,5 @@
 """Draws the benchmark's figure."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,14 +10,14 @@ from audit.report.style import BLUE, GREEN, VERMILION
 from experiments.benchmark.contract import OURS, PAPER, PEER
 from experiments.benchmark.tables import LEVEL
 from experiments.sweeps.panels import draw_dot, draw_panels
-from experiments.sweeps.records import Record
+from experiments.sweeps.records import Records
 
 # The color and the label of each kind of estimator.
 _LOOKS = {OURS: (BLUE, "this project"), PEER: (VERMILION, "package"), PAPER: (GREEN, "paper")}
 _MAX_RATIO = 1.3  # larger ratios of epsilon to the true epsilon are drawn as arrows at this edge
 
 
-def draw_figure(estimators: Sequence[Record]) -> Figure:
+def draw_figure(estimators: Records) -> Figure:
     """Draws each estimator's fraction of wrong audits, and its mean epsilon over the true epsilon.
 
     `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads
@@ -33,7 +32,7 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
     return figure
 
 
-def _draw_wrong_audits(axis: Axes, estimators: Sequence[Record]) -> None:
+def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
     """Draws the worst fractions of audits above the truth, with a line at the allowed level."""
     roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=roots)
@@ -44,7 +43,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Sequence[Record]) -> None:
     axis.set_xlabel("audits above the true epsilon, in the worst cell")
 
 
-def _draw_dots(axis: Axes, estimators: Sequence[Record], name: str, edge: float) -> None:
+def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws a field of the table's rows as dots from top to bottom, with lines between designs.
 
     Args:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.calibration import laws
 from audit.calibration.calibration import (
@@ -23,6 +22,7 @@ from audit.calibration.calibration import (
 )
 from audit.evidence.canaries import Coins, Fresh
 from audit.laws import conversions, cosine_law, known_laws
+from audit.laws.intervals import Array
 from audit.laws.known_laws import MixturePart, Sampler, ScoreFamily
 from experiments.benchmark.contract import (
     DIRECTIONS,
@@ -32,7 +32,6 @@ from experiments.benchmark.contract import (
     BenchmarkedMechanism,
 )
 
-Array = NDArray[np.float64]
 Generator = np.random.Generator
 
 # The sizes of audits at scale full, with the default size first.
@@ -181,8 +180,9 @@ _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
 _FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
-_draw_revealing_worlds = partial(_draw_worlds, _sample_revealing)
-_REVEALING = Law("revealing", _draw_revealing_worlds, _nothing_leaks, breaks=_CURVED)
+_REVEALING = Law(
+    "revealing", partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED
+)
 _REVEALING_COINS = Law("revealing coins", _draw_revealing, _nothing_leaks, breaks=_CURVED)
 _ORTHOGONAL = Law("orthogonal", laws.INDEPENDENT_COINS.draw, laws.gaussian_truth)
 _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
@@ -234,8 +234,9 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
-    record = partial(BenchmarkedMechanism, ONE_RUN, law=_REVEALING_COINS)
-    yield record("coins: (0, delta)", mu=0.0, delta=_REVEAL_PROBABILITY)
+    yield BenchmarkedMechanism(
+        ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
+    )
     record = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)

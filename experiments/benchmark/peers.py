@@ -18,7 +18,7 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_FRACTION, count_right_guesses
+from experiments.benchmark.published import FIXED_FRACTION, NORMAL, count_right_guesses
 
 _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
@@ -92,7 +92,6 @@ _SCORES = "scores of held-in and held-out canaries"
 _CLOPPER_PEARSON = "epsilon_clopper_pearson"
 _jax = partial(Estimator, kind=PEER, package="jax-privacy")
 _opake = partial(Estimator, kind=PEER, design=ONE_RUN, package="opake-auditing")
-_NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _jax(
@@ -137,7 +136,7 @@ ESTIMATORS = (
         )
         for name, curve, assumes, cost in (
             ("one_run", "", (FAIR,), 1),
-            ("one_run_fdp", "; its source: a Gaussian curve", _NORMAL, 10),
+            ("one_run_fdp", "; its source: a Gaussian curve", NORMAL, 10),
         )
         for strategy in ("Bonferroni", "Split")
     ),
@@ -145,7 +144,7 @@ ESTIMATORS = (
         "opake: gdp",  # its default method, on the coarsest grid that its documentation allows
         assumption="fair coins; mu-GDP, its default",
         epsilon=partial(opake, "gdp", {"grid_size": 1000}),
-        assumes=_NORMAL,
+        assumes=NORMAL,
         cost=20,
     ),
     _opake(
@@ -160,7 +159,7 @@ ESTIMATORS = (
         design=ONE_RUN,
         assumption='"Auditing f-DP in one run", at a probability threshold; its curves are Gaussian',
         epsilon=privacyguard_fdp,
-        assumes=_NORMAL,
+        assumes=NORMAL,
         package="privacyguard-platform",
         cost=100,
     ),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE, INDEPENDENT
@@ -16,6 +15,7 @@ from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
 from audit.laws.gaussians import Gaussian
+from audit.laws.intervals import Array
 from audit.methods import exact, lifted, one_run_bounds, one_shot
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
@@ -28,7 +28,6 @@ from experiments.benchmark.contract import (
 )
 from experiments.canife import rounds
 
-Array = NDArray[np.float64]
 _NUM_BOOTSTRAPS = 2000
 FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed one
 _FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best result
@@ -200,7 +199,7 @@ _best = partial(_one_run, claims_level=False, cost=10)
 _FIXED = "fair coins; a fixed number of guesses"
 _BEST = "fair coins; the best of 20 numbers of guesses, which has no proven level"
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
-_NORMAL = (FAIR, GAUSSIAN_CURVE)
+NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _canife("CANIFE", epsilon=partial(canife, False)),
@@ -236,13 +235,13 @@ ESTIMATORS = (
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, [FIXED_FRACTION]),
-        assumes=_NORMAL,
+        assumes=NORMAL,
     ),
     _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, _FRACTIONS),
-        assumes=_NORMAL,
+        assumes=NORMAL,
     ),
     *(
         _one_shot(

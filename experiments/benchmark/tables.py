@@ -1,6 +1,5 @@
 """Shows the benchmark's measurements as a table."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,7 @@ from audit.report.table import Column, Table
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
-from experiments.sweeps.records import Record, field, select
+from experiments.sweeps.records import Record, Records, field, select
 
 LEVEL = 1 - CONFIDENCE  # the allowed fraction of audits above the truth
 _TEST_LEVEL = 0.01  # the probability that any star in the table is wrong
@@ -43,7 +42,7 @@ def is_held_to_level(cell: Record) -> bool:
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
 
 
-def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
+def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column of refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`), which list the assumptions that a mechanism
@@ -72,7 +71,7 @@ def _summarize(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
     }
 
 
-def _find_worst_fraction(cells: Sequence[Record]) -> float | None:
+def _find_worst_fraction(cells: Records) -> float | None:
     """Returns the largest fraction of audits above the truth in a cell, or None without cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
@@ -90,7 +89,7 @@ def show_runs(claim: Record, tests: int) -> str:
     return f"{claim['runs']:,}{mark}"
 
 
-def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Table[Record]:
+def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns the table with a row for each estimator with cells, by design.
 
     `cells` are records of `AuditedCell.measure`, and `claims` of `ClaimCell.measure`.

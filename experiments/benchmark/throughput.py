@@ -11,7 +11,7 @@ import signal
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -26,9 +26,10 @@ from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.processes import as_completed
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
-from experiments.sweeps.records import Record, field, select
+from experiments.sweeps.records import Record, Records, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
+Parameters = NDArray[np.float32]  # (p,) the parameters of a model
 OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
 _AUDITED_RUNS = 5000  # our engine trains in chunks of the size that it chooses for this many runs
@@ -71,8 +72,8 @@ class Problem(NamedTuple):
     batches: NDArray[np.int32]
     learning_rate: float
     noise_multiplier: float
-    theta_0: NDArray[np.float32]
-    stepped: NDArray[np.float32]
+    theta_0: Parameters
+    stepped: Parameters
     torch_order: NDArray[np.int64]
 
 
@@ -88,7 +89,7 @@ class Training(NamedTuple):
     """
 
     run: Callable[[], int]
-    get_theta: Callable[[], NDArray[np.float32]]
+    get_theta: Callable[[], Parameters]
     models: int
     device: str
 
@@ -167,10 +168,12 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 def measure_rate(training: Training, seconds: float) -> float:
     """Trains for at least some seconds and returns the steps per second, summed over models."""
     begin = time.perf_counter()
-    steps = training.run()
-    while time.perf_counter() - begin < seconds:
+    steps = 0
+    elapsed = 0.0
+    while elapsed < seconds:
         steps += training.run()
-    return steps / (time.perf_counter() - begin)
+        elapsed = time.perf_counter() - begin
+    return steps / elapsed
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
@@ -352,7 +355,7 @@ def _make_torch_network(problem: Problem) -> Any:
 def _train_in_torch(
     problem: Problem,
     models: int,
-    parameters: Iterable[Any],
+    first_model: Sequence[Any],
     take_step: Callable[[Any, Any], None],
 ) -> Training:
     """Returns a training run in PyTorch on the problem's mini-batches.
@@ -360,12 +363,11 @@ def _train_in_torch(
     Args:
       problem: The problem.
       models: The number of models that `take_step` trains at once.
-      parameters: The first model's parameter tensors, which `take_step` changes in place.
+      first_model: The first model's parameter tensors, which `take_step` changes in place.
       take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
     """
     import torch
 
-    first_model = list(parameters)
     device = first_model[0].device
     batches = []
     for indices in problem.batches:
@@ -385,10 +387,10 @@ def _train_in_torch(
             torch.cuda.synchronize()
         return models * len(batches)
 
-    def get_theta() -> NDArray[np.float32]:
+    def get_theta() -> Parameters:
         """Returns the first model's parameters in the order of theta_0."""
         vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta: NDArray[np.float32] = vector.detach().cpu().numpy()
+        theta: Parameters = vector.detach().cpu().numpy()
         return theta[np.argsort(problem.torch_order)]
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
@@ -417,7 +419,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
         cross_entropy(module(features), labels).backward()
         optimizer.step()
 
-    return _train_in_torch(problem, models, module.parameters(), take_step)
+    return _train_in_torch(problem, models, list(module.parameters()), take_step)
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
@@ -583,7 +585,7 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     )
 
 
-def make_table(timings: Sequence[Record]) -> Table[Record]:
+def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
     It adds the median rate and, if our engine was timed on the same model, the ratios of our rate to the

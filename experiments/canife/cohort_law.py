@@ -95,9 +95,8 @@ def compute_log_density(
       sigma: The noise multiplier, above 0.
       reach: What to add to the lower end, at most 0, and to the upper end, at least 0.
     """
-    clients = len(dots)
     # The variance of the sum over a cohort that is drawn without replacement.
-    variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / (clients - 1)
+    variance = cohort * (1 - cohort / len(dots)) * np.var(dots, ddof=1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
     low = mean - _GRID_REACH * deviation + reach[0]
@@ -105,7 +104,7 @@ def compute_log_density(
     num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, num_steps + 1)
 
-    if cohort == clients:  # only the noise is random
+    if cohort == len(dots):  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
     # A unit of tilt moves the score's mean by at least sigma^2, so these tilts reach the whole grid.

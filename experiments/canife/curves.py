@@ -99,11 +99,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
-    counts = rounds.forward(
-        numbers, last
-    )  # the number of rounds that each measured round represents
-    if backward:
-        counts = rounds.backward(numbers)
+    # The number of rounds that each measured round represents.
+    counts = rounds.backward(numbers) if backward else rounds.forward(numbers, last)
 
     def charge(
         epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
@@ -124,6 +121,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
+    unknown = pd.Series(np.inf, frame.index)  # `charge` replaces these epsilons by the true noise
     # The public code raises small estimates to the least value that it can convert.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
@@ -135,7 +133,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_upper=charge(upper, rounds.renyi_noise, paper_delta),
         training_gaussian=charge(published, rounds.gaussian_noise, paper_delta),
         training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
-        accountant=charge(pd.Series(np.inf, frame.index), rounds.gaussian_noise, setting.delta),
+        accountant=charge(unknown, rounds.gaussian_noise, setting.delta),
     )
 
 

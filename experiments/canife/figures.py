@@ -17,7 +17,7 @@ from experiments.canife.measured import Measured
 from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+from experiments.sweeps.sweep import Drawn, OwnTable
 
 # The columns of a frame of rounds (`curves`) that a panel draws over rounds, by the panel's title.
 _OVER_ROUNDS = {
@@ -50,12 +50,11 @@ _PANELS = {
 }
 
 
-def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table from the cells whose rounds are all stored.
 
     The other cells count as missing. Without any stored cell there is no figure.
     """
-    assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
@@ -67,8 +66,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not stored:
         return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
-    csv = averages.to_csv(index=False)
-    table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
+    csv = averages.to_csv(index=False).encode()
+    table = OwnTable(curves.show_curves(sweep, averages), csv)
     return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 
@@ -88,11 +87,12 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes[1, 0].set_ylim(0, 1.05)
-        axes[1, 1].set_title(f"scores / C of round {last.number}")
+        *_, fractions, histogram = axes.flat
+        fractions.set_ylim(0, 1.05)
+        histogram.set_title(f"scores / C of round {last.number}")
         colors = [style.IN, style.OUT]
         scores = [last.scores_in, last.scores_out]
-        axes[1, 1].hist(scores, 24, color=colors, label=["with the canary", "without"])
+        histogram.hist(scores, 24, color=colors, label=["with the canary", "without"])
         for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(
@@ -110,39 +110,33 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     and epsilon of a round and of the training run. Infinite values are left out.
     """
     curve = averages["curve"].replace(PENALTIES)  # penalties have labels
-    frame = averages.assign(curve=curve).set_index(["x", "curve"]).replace(np.inf, np.nan)
+    frame = averages.assign(curve=curve).replace(np.inf, np.nan)
+    by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
     panels = {}
-    for column, (title, dashed) in itertools.islice(_PANELS.items(), number):
-        bars = frame[f"{column}_deviation"]
-        draw_panel = partial(_draw_panel, x=sweep.x, solid=frame[column], bars=bars)
-        if dashed:
-            draw_panel = partial(draw_panel, dashed=frame[dashed])
-        panels[title] = draw_panel
+    for solid, (title, dashed) in itertools.islice(_PANELS.items(), number):
+        panels[title] = partial(_draw_panel, x=sweep.x, frame=by_curve, solid=solid, dashed=dashed)
     return draw_panels(f"{sweep.title}, by {sweep.curve}", panels, (3.5, 2.7), legend_columns=6)
 
 
-def _draw_panel(
-    axis: Axes, x: str, solid: pd.Series, bars: pd.Series, dashed: pd.Series | None = None
-) -> None:
+def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves and bars, and perhaps dashed curves.
 
     Args:
       axis: The axis.
       x: The name of the quantity on the horizontal axis.
-      solid: The values of the solid curves, by x and name of the curve.
-      bars: The lengths of their bars.
-      dashed: The values of the dashed curves, or None.
+      frame: The averages, with a row for each x and a column for each (quantity, curve).
+      solid: The quantity of the solid curves. Its standard deviation over seeds is the length of bars.
+      dashed: The quantity of the dashed curves, or "" for none.
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
-    solid.unstack().plot(yerr=bars.unstack(), marker="o", ms=4, **looks)
-    if dashed is not None:
+    frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
+    if dashed:
         # Matplotlib leaves names that begin with an underscore out of the legend.
-        dashed.unstack().add_prefix("_").plot(style="--", **looks)
+        frame[dashed].add_prefix("_").plot(style="--", **looks)
         axis.set_ylim(0, None)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel(x.replace("_", " "))
     if x != ROUND:
-        ticks = solid.unstack().index
-        axis.set(xscale="log", xticks=ticks, xticklabels=ticks)
+        axis.set(xscale="log", xticks=frame.index, xticklabels=frame.index)
         axis.minorticks_off()

@@ -149,19 +149,19 @@ def make_population(setting: Attacked, split: Split) -> Population:
         # A client with one example takes one step at rate 1, which makes its update its gradient.
         rate = 1.0
         choices = choices._replace(epochs=1)
-    federated = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
+    hyper = base.Hyperparameters(
+        setting.learning_rate,
+        setting.clipping_norm,
+        setting.noise_multiplier,
+        own=fedavg.Federated(rate, denominator=setting.cohort),
+    )
+    hyper = jax.tree.map(jnp.float32, hyper)
     mechanism = fedavg.mechanism(choices)
     data = tuple(map(jnp.asarray, split.train.arrays))
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
         """Returns the state after the setting's mechanism has trained the rounds of a schedule."""
-        hyper = base.Hyperparameters(
-            jnp.float32(setting.learning_rate),
-            jnp.float32(setting.clipping_norm),
-            jnp.float32(setting.noise_multiplier),
-            federated,
-        )
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
@@ -181,7 +181,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         split,
         make_samples(setting, model),
         rate,
-        _compile_updates(setting, choices, federated),
+        _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
         accuracy=lambda theta: float(measure(theta[None])[0]),

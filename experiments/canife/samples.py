@@ -155,7 +155,7 @@ class TextSamples(NamedTuple):
         ) -> Any:
             """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs.
 
-            Flax calls this function in place of each method `call` of a layer.
+            Flax calls this function instead of each layer's method `call`.
             """
             is_embedding = isinstance(context.module, nn.Embed)
             if is_embedding and context.method_name == "__call__":

@@ -70,7 +70,7 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    penalty = getattr(designed, setting.penalty)
+    penalty = getattr(designed, setting.penalty)  # the function with this name
     designer = designed.make_designer(
         population.samples.loss,
         partial(penalty, setting.norm_constant, setting.clipping_norm),
@@ -86,9 +86,8 @@ def measure_missing(
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:  # the state is not yet that before round `number`
-            state = population.train(
-                state, trained + 1, setting.every
-            )  # (state, first round, rounds)
+            first_round = trained + 1
+            state = population.train(state, first_round, setting.every)
             trained = number - 1
         require(
             jnp.isfinite(state.theta).all(),
@@ -96,9 +95,8 @@ def measure_missing(
         )
         checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            measured_round = _measure(
-                setting, population, designer, jnp.asarray(state.theta), number
-            )
+            theta = jnp.asarray(state.theta)
+            measured_round = _measure(setting, population, designer, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
     checkpoints.clear()

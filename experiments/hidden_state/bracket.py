@@ -9,7 +9,7 @@ measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is onl
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -137,27 +137,19 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows of `gather_rows`, with upper bounds on the last model's epsilon.
-
-    These are `composition`, the accountant's epsilon of all models together, and the fields of `_find_upper`.
-    """
+    """Returns the rows of `gather_rows`, with the fields of `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
-
-    def describe(point: Point) -> Record:
-        """Returns the upper bounds at a point."""
-        audited = point.cells[0].setting
+    rows = gather_rows(points, evidence.levels.delta)
+    for row in rows:
+        audited: Setting = row["setting"]
         # The measured setting has the same training as the audited setting, and maybe another adversary. If
         # the steps of this training are not measured, its bound does not depend on a measurement.
         setting = measured.get(_describe_training(audited), audited)
-        composition = point.upper_bound()
-        return {"composition": composition, **_find_upper(composition, setting, evidence)}
-
-    return gather_rows(points, evidence.levels.delta, describe)
+        row |= _find_upper(row["composition"], setting, evidence)
+    return rows
 
 
-def gather_rows(
-    points: Sequence[Point], delta: float, describe: Callable[[Point], Record]
-) -> list[Record]:
+def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row joins up to two audits, one of fresh directions and one of canaries along coordinates. Rows do not
@@ -166,28 +158,32 @@ def gather_rows(
     Args:
       points: The points, each with a conclusion.
       delta: The delta of predicted epsilons.
-      describe: Returns further fields of a row from its first point.
 
     Returns:
-      Rows with `panel`, `x`, the fields of `describe`, and these epsilons. From fresh directions: `proven`
-      is an assumption-free lower bound, and `gdp_limit` a lower bound on any GDP guarantee. From coordinates:
-      `interval_low` and `interval_high` are the ends of a two-sided interval for normal scores,
-      `if_gaussian` is a lower bound, and `constant_direction` a prediction.
+      Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
+      accountant's for all models together. From fresh directions: `proven` is an assumption-free lower bound,
+      and `gdp_limit` a lower bound on any GDP guarantee. From coordinates: `interval_low` and `interval_high`
+      are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound, and
+      `constant_direction` a prediction.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
-        noise = point.cells[0].setting.mechanism.noise
-        place = (point.panel, noise, point.x)
-        if place not in rows:
-            rows[place] = {"panel": point.panel, "x": point.x, **describe(point)}
+        setting = point.cells[0].setting
+        start = {
+            "panel": point.panel,
+            "x": point.x,
+            "setting": setting,
+            "composition": point.upper_bound(),
+        }
+        row = rows.setdefault((point.panel, setting.mechanism.noise, point.x), start)
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
-            rows[place] |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
+            row |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
         else:
             low, high = point.interval()
             mean, _, _ = point.spread(IF_GAUSSIAN)
-            rows[place] |= {
+            row |= {
                 "interval_low": low,
                 "interval_high": high,
                 IF_GAUSSIAN: mean,
@@ -375,7 +371,9 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Draws the last model's epsilon over k for each noise strategy, and makes the table."""
     delta = evidence.levels.delta
-    rows = gather_rows(points, delta, partial(_describe_noise, delta))
+    rows = gather_rows(points, delta)
+    for row in rows:
+        row |= _describe_noise(row["setting"], delta)
     figure = draw_panels_of(
         rows,
         sweep.title,
@@ -399,13 +397,12 @@ def draw_correlated(
     return figure, own_table(title, columns, rows, [_CORRELATED_NOTES], section="panel", gap="  ")
 
 
-def _describe_noise(delta: float, point: Point) -> Record:
-    """Returns a point's noise strategy and noise multiplier, and two epsilons at delta.
+def _describe_noise(setting: Setting, delta: float) -> Record:
+    """Returns a setting's noise strategy and noise multiplier, and two epsilons at delta.
 
     `every_model` is the accountant's epsilon of all models together. `linear` is the predicted epsilon of the
     last model if losses are linear.
     """
-    setting = point.cells[0].setting
     schedule = setting.schedule
     noise = setting.mechanism.noise
     sigma = setting.mechanism.noise_multiplier
@@ -432,7 +429,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         high = take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # These marks without data explain the kinds of marks in the legend, in a color that is no strategy's.
+    # These marks without data explain the kinds of marks in the legend. No strategy has their color.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

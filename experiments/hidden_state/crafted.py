@@ -28,11 +28,11 @@ from functools import partial
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from audit.claims import accounting
 from audit.claims.accounting import FIRST, LAST, Composition, insert_step
 from audit.claims.hidden_state import hidden_state_bound
+from audit.laws.intervals import Array
 from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
 from experiments.sweeps.records import Record, field
@@ -46,7 +46,6 @@ TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # si
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
 _GRID = 1e-3  # spacing of privacy losses for the epsilon of Poisson sampling
-Array = NDArray[np.float64]
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:

@@ -38,18 +38,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from numpy.typing import NDArray
+from jax import Array
 from scipy import stats
 
 from audit.errors import require
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
+from audit.laws.intervals import Array as Floats
 from audit.methods import estimate
 from audit.storage.store import Store
 from audit.training import game
 from experiments.cells.cell import write_answer
 
-Array = NDArray[np.float64]
+Answer = dict[str, Any]  # a study's stored values by name
 AUDIT = "landscape_audit"  # a study of all adversaries
 SEARCH = "landscape_thresholds"  # a study of all thresholds, by Algorithm 6
 HALF = 0.5  # the paper's threshold, in units of C
@@ -127,7 +128,7 @@ class Stepper:
         # Points are symmetric about 1/2, since reflection about 1/2 swaps the densities with and without the
         # canary.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
-        self.points: Array = 0.5 + (cells + 0.5) * self.spacing
+        self.points: Floats = 0.5 + (cells + 0.5) * self.spacing
 
         # A step up adds N(1, deviation^2) to theta. The kernel has this density at the grid points around 1.
         self._cells_up = round(1 / self.spacing)  # the distance 1 in whole cells
@@ -135,18 +136,18 @@ class Stepper:
         moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
-    def make_pair(self, pair: Array) -> DensityPair:
+    def make_pair(self, pair: Floats) -> DensityPair:
         """Returns the densities `pair` (2, n) as a record, with the largest error of their mass."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
 
-    def start(self) -> Array:
+    def start(self) -> Floats:
         """Returns the densities (2, n) of theta_1, N(0, sigma^2) and with the canary N(1, sigma^2)."""
         sigma = self.process.noise_multiplier
         return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
-    def advance(self, pair: Array, threshold: float) -> Array:
+    def advance(self, pair: Floats, threshold: float) -> Floats:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
@@ -160,7 +161,7 @@ class Stepper:
         # Next to the threshold a weight may exceed 1, so `below` and the sum may be negative.
         return np.maximum(up + down, 0.0)
 
-    def _move_up(self, pair: Array) -> Array:
+    def _move_up(self, pair: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
@@ -168,7 +169,7 @@ class Stepper:
 
 
 def iterate_densities(
-    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
+    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
     """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
@@ -185,14 +186,14 @@ def iterate_densities(
 
 
 def compute_last_densities(
-    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
+    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
     """Returns the densities of theta_T without and with the canary; see `iterate_densities`."""
     *_, last = iterate_densities(process, thresholds, per_deviation)
     return last
 
 
-def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
+def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> Floats:
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
@@ -215,18 +216,18 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
 
 
 def compute_epsilon(
-    process: Process, thresholds: Array, delta: float, per_deviation: int = PER_DEVIATION
+    process: Process, thresholds: Floats, delta: float, per_deviation: int = PER_DEVIATION
 ) -> float:
     """Returns the exact epsilon of theta_T at delta. See `iterate_densities` for the other arguments."""
     return densities.epsilon_at(compute_last_densities(process, thresholds, per_deviation), delta)
 
 
-def constant(process: Process, threshold: float) -> Array:
+def constant(process: Process, threshold: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that uses the same threshold at every step."""
     return np.full(process.steps - 1, threshold)
 
 
-def best_constant(process: Process, delta: float) -> Array:
+def best_constant(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
 
     It leaks the largest epsilon at delta. The search tries a grid of thresholds, then Brent's method between
@@ -251,7 +252,7 @@ def best_constant(process: Process, delta: float) -> Array:
     return constant(process, min(refined.x, grid[best], key=lose_precisely))
 
 
-def optimal(process: Process, delta: float) -> Array:
+def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
     For each epsilon, `_follow_crossings` has the thresholds with the largest delta (the module's docstring
@@ -277,7 +278,7 @@ def optimal(process: Process, delta: float) -> Array:
 
 # Functions from (process, delta) to thresholds (T - 1,) in units of C. The paper claims that `half` is
 # optimal, but it is not (Errata H13).
-ADVERSARIES: dict[str, Callable[[Process, float], Array]] = {
+ADVERSARIES: dict[str, Callable[[Process, float], Floats]] = {
     "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,
     "optimal": optimal,
@@ -289,7 +290,7 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
-def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
+def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) that are optimal for an epsilon.
 
     Each threshold is the point where the likelihood ratio of theta, with to without the canary, crosses
@@ -338,7 +339,7 @@ class Study(NamedTuple):
         return values
 
 
-Result = tuple[Study, dict[str, Any]]
+Result = tuple[Study, Answer]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
@@ -350,14 +351,14 @@ def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
 
 
-def keep(out: Path, study: Study) -> dict[str, Any]:
+def keep(out: Path, study: Study) -> Answer:
     """Computes a study's answer, stores it in the folder `out`, and returns it."""
     answer = audit(study) if study.kind == AUDIT else search(study)
     write_answer(Store(out, study.setting()), answer)
     return answer
 
 
-def audit(study: Study) -> dict[str, Any]:
+def audit(study: Study) -> Answer:
     """Computes the exact epsilon of each adversary, and audits simulated runs.
 
     Returns:
@@ -376,7 +377,7 @@ def audit(study: Study) -> dict[str, Any]:
     }
 
 
-def search(study: Study) -> dict[str, Any]:
+def search(study: Study) -> Answer:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
     Thresholds are symmetric about 1/2. The last is 15% larger than the theta_1 at which the likelihood ratio
@@ -401,7 +402,7 @@ def search(study: Study) -> dict[str, Any]:
     }
 
 
-def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
+def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
     The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test with the
@@ -432,12 +433,12 @@ def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[f
 
 @jax.jit
 def simulate(
-    key: jax.Array,
-    presence: jax.Array,
-    noise_multiplier: jax.Array,
-    batch_size: jax.Array,
-    thresholds: jax.Array,
-) -> jax.Array:
+    key: Array,
+    presence: Array,
+    noise_multiplier: Array,
+    batch_size: Array,
+    thresholds: Array,
+) -> Array:
     """Simulates R runs on a crafted landscape.
 
     Args:
@@ -451,12 +452,12 @@ def simulate(
       theta_1, ..., theta_T of each run, (T, R), in units of C.
     """
 
-    def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:
+    def draw_noise(step: Array, run: Array) -> Array:
         """Draws the standard normal noise of one step of one run."""
         run_key = jax.random.fold_in(key, run)
         return jax.random.normal(jax.random.fold_in(run_key, step))
 
-    def advance(theta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         """Moves theta (R,) up by 1 above the threshold and down by 1 below, and adds the noise of a step."""
         threshold, noise = now
         move = jnp.where(theta > threshold, 1.0, -1.0)

@@ -5,8 +5,6 @@ This module computes only the curves of Example 1 and Figure 6b. All other value
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +16,8 @@ from audit.report.style import IN, OUT, PURPLE, UPPER
 from audit.report.table import Table
 from audit.written import show_level
 from experiments.hidden_state import landscape
-from experiments.hidden_state.landscape import HALF, Process, Result, Study
-from experiments.sweeps.panels import draw_heat_map, draw_panels, plot_lines
+from experiments.hidden_state.landscape import HALF, Answer, Process, Result, Study
+from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.records import Record, field
 
 _EPSILONS = {  # by field: label, color, and format of the line
@@ -27,6 +25,7 @@ _EPSILONS = {  # by field: label, color, and format of the line
     "epsilon": ("exact epsilon", OUT, "-"),
     "constant": ("constant gradient (Example 1)", PURPLE, "-."),
 }
+_DARK_RATE = 0.55  # numbers are white on cells below this rate
 _EXACT_PANELS = {  # titles of heat maps by adversary
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
@@ -42,7 +41,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
       searches: The studies of kind SEARCH, each with its answer.
     """
     processes = [study.process for study, _ in audits]
-    sigmas = sorted(set(map(attrgetter("noise_multiplier"), processes)))
+    sigmas = sorted({process.noise_multiplier for process in processes})
     label = f"epsilon at delta {show_level(audits[0][0].delta)}"
     # Figure 14 has all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
@@ -50,33 +49,37 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
         for study, answer in audits:
             if study.process.noise_multiplier in shown:
                 panels[_name(study.process)] = partial(_draw_steps, study=study, answer=answer)
-        figure = draw_panels(
-            "",
-            panels,
-            size=(2.1, 1.4),
-            across=len(set(map(attrgetter("batch_size"), processes))),
-            ylabel=label,
-            sharex=True,
-            sharey="row",
+        yield (
+            name,
+            draw_panels(
+                "",
+                panels,
+                size=(2.1, 1.4),
+                across=len({process.batch_size for process in processes}),
+                ylabel=label,
+                sharex=True,
+                sharey="row",
+            ),
         )
-        yield name, figure
     yield "figure_3b", _draw_heat_maps(audits)
     sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle one, by default 4 as in the paper
     panels = {}
     for process in processes:
         if process.noise_multiplier == sigma:
-            name = f"B = {process.batch_size}"
-            panels[name] = partial(_draw_trade_off, process=process)
-    figure = draw_panels(
-        f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}",
-        panels,
-        size=(1.7, 1.7),
-        across=len(panels),
-        ylabel="false-negative rate\nabove the upper bound's",
-        legend_columns=3,
-        sharey=True,
+            panels[f"B = {process.batch_size}"] = partial(_draw_trade_off, process=process)
+    title = f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}"
+    yield (
+        "figure_6b",
+        draw_panels(
+            title,
+            panels,
+            size=(1.7, 1.7),
+            across=len(panels),
+            ylabel="false-negative rate\nabove the upper bound's",
+            legend_columns=3,
+            sharey=True,
+        ),
     )
-    yield "figure_6b", figure
     panels = {}
     for study, answer in searches:
         panels[_name(study.process)] = partial(_draw_search, study=study, answer=answer)
@@ -93,14 +96,15 @@ def make_table(audits: Sequence[Result]) -> Table[Record]:
     rows = []
     for study, answer in audits:
         for adversary, exact in answer["exact"].items():
-            row = {
-                **study.process._asdict(),
-                "adversary": adversary,
-                "epsilon_gaussian": exact["claimed"][-1],
-                "epsilon_exact": exact["epsilon"][-1],
-                "epsilon_upper": answer["upper"],
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    **study.process._asdict(),
+                    "adversary": adversary,
+                    "epsilon_gaussian": exact["claimed"][-1],
+                    "epsilon_exact": exact["epsilon"][-1],
+                    "epsilon_upper": answer["upper"],
+                }
+            )
     columns = [
         field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
         field("batch_size", "batch_size"),
@@ -117,7 +121,7 @@ def _name(process: Process) -> str:
     return f"sigma = {process.noise_multiplier:g}, B = {process.batch_size}"
 
 
-def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, Any]) -> None:
+def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> None:
     """Draws epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
     `epsilons` has the values on the horizontal axis in "x", and the values of some of these lines:
@@ -128,7 +132,7 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, A
     plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
 
 
-def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
+def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
     """Draws the epsilons of the threshold C / 2 after each step t.
 
     For comparison, a constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
@@ -186,10 +190,19 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
 
 
 def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
-    """Draws amplification rates as a heat map. Rows are noise multipliers, and columns are batch sizes."""
-    rows = list(map("{:g}".format, rates.index))
-    columns = list(map(str, rates.columns))
-    draw_heat_map(axis, rates.to_numpy(), rows, columns, brightest=1.0)
+    """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
+
+    Rows are noise multipliers, and columns are batch sizes. Rates are at least 0, and 1 is the brightest.
+    """
+    values = rates.to_numpy()
+    axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    for (row, column), rate in np.ndenumerate(values):
+        color = "white" if rate < _DARK_RATE else "black"
+        text = "-" if np.isnan(rate) else f"{rate:.2f}"
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    axis.set_xticks(range(len(rates.columns)), list(map(str, rates.columns)))
+    axis.set_yticks(range(len(rates)), list(map("{:g}".format, rates.index)))
+    axis.spines[:].set_visible(False)
     axis.set_xlabel("batch size B")
 
 
@@ -213,7 +226,7 @@ def _draw_trade_off(axis: Axes, process: Process) -> None:
     axis.set(xlabel="false-positive rate", xlim=(0, 1))
 
 
-def _draw_search(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
+def _draw_search(axis: Axes, study: Study, answer: Answer) -> None:
     """Draws the claimed and the exact epsilon after two steps, over the threshold h (Algorithm 6)."""
     epsilons = {
         "x": answer["thresholds"],

@@ -29,18 +29,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import Array
-from numpy.typing import NDArray
 
 from audit.claims.accounting import LAST
 from audit.laws import conversions
+from audit.laws.intervals import Array as Floats
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
 from audit.report.table import Table, at_least, at_most
 from audit.written import Level, show_level
 from experiments.hidden_state.crafted import INSERTIONS, NOISE_MULTIPLIER, make_convex_row
 from experiments.sweeps.records import Record, field
-
-Floats = NDArray[np.float64]
 
 
 class Landscape(NamedTuple):
@@ -80,13 +78,9 @@ _STARTS = """\
 
 def _read_landscape(line: str) -> Landscape:
     """Returns the landscape in a line of _STARTS."""
-    most, period, end = line.split(";")
-    return Landscape(float(most), _read_numbers(period), _read_numbers(end))
-
-
-def _read_numbers(text: str) -> tuple[float, ...]:
-    """Returns the numbers in a text, which spaces separate."""
-    return tuple(map(float, text.split()))
+    most, *curvatures = line.split(";")
+    period, end = (tuple(map(float, text.split())) for text in curvatures)
+    return Landscape(float(most), period, end)
 
 
 STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
@@ -151,7 +145,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
     as_sgd[-1] = min(beta, start.most)
 
     def compute_loss(values: Floats) -> tuple[float, Floats]:
-        """Returns -mu and its gradient, with 0 in place of NaN if weights overflow."""
+        """Returns -mu and its gradient, with 0 instead of NaN if weights overflow."""
         mu, gradient = _differentiate(values, k, beta)
         return -float(np.nan_to_num(mu)), -np.nan_to_num(np.asarray(gradient, np.float64))
 
@@ -181,9 +175,8 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
-        signs = np.sign(
-            compute_weights(curvatures, beta)
-        )  # with these the canary raises the last model
+        # With these signs, the canary raises the last model.
+        signs = np.sign(compute_weights(curvatures, beta))
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)

@@ -407,7 +407,7 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the cells of one panel's lines, for a model trained and audited as `size` says.
+    """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. Models without a
     proven Lipschitz constant also get cells that measure how much their steps expand, since the bound on the

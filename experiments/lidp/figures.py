@@ -33,6 +33,8 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
+# By (attack, panel): the scores by the number of canaries in a run.
+ScoreGroups = dict[tuple[str, str], dict[int, Scores]]
 MIN_RUNS = 40  # the fewest runs on a curve, if twice as many are stored
 _MAX_CURVE_POINTS = 7
 _NUM_PARTS = 8  # a bound from fewer runs is the mean over this many random parts of the runs
@@ -129,13 +131,11 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     over_runs = _compute_bounds(by_canaries[nearest], runs, levels)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    frames = [over_runs.assign(over="n", canaries=nearest, x=runs)]
-    for canaries in sorted(by_canaries):
-        over_canaries = _compute_bounds(by_canaries[canaries], [all_runs], levels)
-        frames.append(over_canaries.assign(over="K", canaries=canaries, x=canaries))
-    records: list[Record] = []
-    for frame in frames:
-        records += frame.to_dict("records")
+    over_runs = over_runs.assign(over="n", canaries=nearest, x=runs)
+    records: list[Record] = over_runs.to_dict("records")
+    for canaries, scores in sorted(by_canaries.items()):
+        bounds = _compute_bounds(scores, [all_runs], levels)
+        records += bounds.assign(over="K", canaries=canaries, x=canaries).to_dict("records")
     return records
 
 
@@ -287,24 +287,21 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     for method, epsilons in answer["epsilons"].items():
         mean = np.mean(epsilons)
         deviation = np.std(epsilons)
-        record[method] = mean
-        record[f"{method}_deviation"] = deviation
-        record[f"{method}_error"] = deviation / np.sqrt(len(epsilons))
-        record[f"{method}_shown"] = f"{mean:.3f} ({deviation:.3f})"
+        record |= {
+            method: mean,
+            f"{method}_deviation": deviation,
+            f"{method}_error": deviation / np.sqrt(len(epsilons)),
+            f"{method}_shown": f"{mean:.3f} ({deviation:.3f})",
+        }
     for order in (2, 4):
         if f"wilson_{order}" in record:
             record[f"gain_{order}"] = record[f"wilson_{order}"] - record["wilson_1"]
     return record
 
 
-def _read_scores(
-    sweep: Sweep, evidence: Evidence
-) -> tuple[dict[tuple[str, str], dict[int, Scores]], int]:
-    """Returns stored scores of trained models, and the number of missing audits.
-
-    The scores are in a dictionary for each (attack, panel), by the number of canaries in a run.
-    """
-    groups: dict[tuple[str, str], dict[int, Scores]] = {}
+def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
+    """Returns the stored scores of trained models, and the number of missing audits."""
+    groups: ScoreGroups = {}
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
         if scores is not None:

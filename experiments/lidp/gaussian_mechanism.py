@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Sets
+from audit.laws.intervals import Array
 from audit.methods import lifted
 from audit.runtime.machine import Progress
 from audit.runtime.processes import in_order
 from audit.written import Level
 from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
 
-Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
 _MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices of a block of runs
 _NUM_THRESHOLDS = 500

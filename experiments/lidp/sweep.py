@@ -196,16 +196,18 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
         seeds=size.seeds,
         **Level()._asdict(),
     )
-    audits = []
+    cells = []
+    over_n = base._replace(epsilon=1.0)
     for n in size.single_runs:
-        audits.append(("over n", base._replace(runs=n, canaries=1, epsilon=1.0)))
+        cells.append(_make_mechanism_cell("over n", over_n._replace(runs=n, canaries=1)))
     for n in size.lifted_runs:
-        audits.append(("over n", base._replace(runs=n, canaries=math.isqrt(n), epsilon=1.0)))
+        audit = over_n._replace(runs=n, canaries=math.isqrt(n))
+        cells.append(_make_mechanism_cell("over n", audit))
     for canaries in size.over_canaries:
-        audits.append(("over K", base._replace(canaries=canaries)))
+        cells.append(_make_mechanism_cell("over K", base._replace(canaries=canaries)))
     for dimension in size.dimensions:
-        audits.append(("over d", base._replace(dimension=dimension)))
-    return [_make_mechanism_cell(*panel_and_audit) for panel_and_audit in audits]
+        cells.append(_make_mechanism_cell("over d", base._replace(dimension=dimension)))
+    return cells
 
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:

@@ -7,7 +7,7 @@ is the largest over all rounds. The estimate fits normal distributions to these 
 import dataclasses
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -17,16 +17,21 @@ import pandas as pd
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
+from audit.laws.intervals import Array
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
-from audit.methods.one_shot import FITTED, LIMITS, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.methods.one_shot import (
+    FITTED,
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    ONE_SHOT_JEFFREYS,
+)
 from audit.report import style
 from audit.report.table import Column
 from audit.settings.federated import FederatedSetting
@@ -42,12 +47,11 @@ from experiments.one_shot.sweep import (
     SplitPlan,
     TrainingPlan,
 )
-from experiments.sweeps.panels import draw_panels, plot_lines, take
+from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, text_field
-from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+from experiments.sweeps.sweep import Drawn, OwnTable
 
-Array = NDArray[np.float64]
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
 # The distribution of a cosine with the final model for a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
@@ -116,7 +120,7 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of
-    `one_shot.FITTED` it has the mean estimate (`<method>`), its standard deviation over simulations
+    FITTED it has the mean estimate (`<method>`), its standard deviation over simulations
     (`<method>_deviation`), and both as text (`<method>_shown`). If the paper's Table 1 has this sigma and
     dimension, the record also has the paper's values as text (`paper`).
     """
@@ -215,15 +219,13 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
         # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
         not_inserted = values[~is_inserted]
     cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
-    fitted = one_shot.estimate_from_fit(ONE_SHOT_FITTED, cosines, levels.delta)
-    error = 1 - levels.confidence  # the probability that the limit of an error rate fails
-    jeffreys = LIMITS[one_shot.ONE_SHOT_JEFFREYS]  # the prior of Jeffreys' limits of error rates
-    in_sample = one_shot.in_sample(cosines, levels.delta, error, prior=jeffreys)
+    by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
+    fitted = by_method[ONE_SHOT_FITTED]
     return {
         observer: fitted.epsilon,
         f"{observer}_error": fitted.standard_error,
         f"{observer}_floor": fitted.noise_floor,
-        f"{observer}_in_sample": in_sample,
+        f"{observer}_in_sample": by_method[ONE_SHOT_JEFFREYS].epsilon,
         f"{observer}_cosines": cosines,
     }
 
@@ -265,8 +267,9 @@ def _estimate_experiments(
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
-        values = scores.scores[first : first + runs]
-        is_inserted = scores.presence[first : first + runs]
+        of_experiment = slice(first, first + runs)
+        values = scores.scores[of_experiment]
+        is_inserted = scores.presence[of_experiment]
         null = _FINAL_MODEL_NULL
         if setting.observe == "all":  # the distribution of a maximum over iterates is unknown
             null = one_shot.fit(values[~is_inserted], dimension)
@@ -275,13 +278,11 @@ def _estimate_experiments(
     return epsilons
 
 
-def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from the stored runs, or simulates Table 1."""
-    assert isinstance(sweep, PlannedSweep)  # all sweeps of this paper are
     plan = sweep.plan
     if isinstance(plan, Simulations):
-        table = make_simulated_table(plan, simulate(plan))
-        return Drawn(None, missing=0, table=table)
+        return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
     no_data = DataSets({})  # a federated cell finds its scores without its data
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -303,12 +304,10 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
-    panels = {}
-    for observer, words in _OBSERVERS.items():
-        for run in runs:
-            heading = f"{words}\n{_describe(run)}"
-            panels[heading] = partial(_draw_histogram, cosines=run[f"{observer}_cosines"])
-    return draw_panels(title, panels, _PANEL_SIZE, across=len(runs), ylabel="density")
+    records = _repeat_for_observers(runs, _OBSERVERS)
+    return draw_panels_of(
+        records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
+    )
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
@@ -316,11 +315,8 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
-    panels = {}
-    for group in _group_by_noise(runs):
-        heading = f"{group[0]['plan'].label}\n{_describe(group[0])}"
-        panels[heading] = partial(_draw_densities, runs=group)
-    return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="density")
+    records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in runs]
+    return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
@@ -328,14 +324,25 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
-    groups = _group_by_noise(runs)
-    panels = {}
-    for observer, words in reversed(_OBSERVERS.items()):
-        for group in groups:
-            heading = f"{words}\n{_describe(group[0])}"
-            panels[heading] = partial(_draw_bars, runs=group, observer=observer)
+    records = _repeat_for_observers(runs, reversed(_OBSERVERS))
     title = f"{title}; estimates are not bounds"
-    return draw_panels(title, panels, _PANEL_SIZE, across=len(groups), ylabel="epsilon")
+    noises = {run["noise"] for run in runs}
+    return draw_panels_of(
+        records, title, _draw_bars, _PANEL_SIZE, across=len(noises), ylabel="epsilon"
+    )
+
+
+def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Record]:
+    """Returns the records of `read_runs` once for each observer, with the `observer` and a `panel`.
+
+    A panel has the runs of one observer with the same noise multiplier.
+    """
+    records = []
+    for observer in observers:
+        for run in runs:
+            panel = f"{_OBSERVERS[observer]}\n{_describe(run)}"
+            records.append({**run, "observer": observer, "panel": panel})
+    return records
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
@@ -357,12 +364,14 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
     return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="estimate of epsilon")
 
 
-def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
+def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines in front of the distribution without leakage.
 
     This distribution is the histogram of canaries that are not inserted (`unobserved`) or, if their cosines
-    are not given, the exact density of a cosine with the final model.
+    are not given, the exact density of a cosine with the final model. The panel has a single record.
     """
+    [run] = records
+    cosines: Cosines = run[f"{run['observer']}_cosines"]
     scale = np.sqrt(cosines.dimension)  # cosines are shown in units of 1/sqrt(dimension)
     worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
@@ -381,20 +390,20 @@ def _draw_histogram(axis: Axes, cosines: Cosines) -> None:
     axis.set_xlabel(_X_LABEL)
 
 
-def _draw_densities(axis: Axes, runs: Records) -> None:
+def _draw_densities(axis: Axes, records: Records) -> None:
     """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `runs` are at most five records of `read_runs` with different numbers of repetitions.
+    `records` are at most five records of `read_runs` with different numbers of repetitions.
     """
-    dimension = runs[0]["plan"].dimension
-    cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]
+    dimension = records[0]["plan"].dimension
+    cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
     # The margin of 1 shows the tails of the kernel estimates.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
     x = np.linspace(low, high, _NUM_CURVE_POINTS)
-    for run, values, color in zip(runs, cosines, _COLORS, strict=False):
+    for run, values, color in zip(records, cosines, _COLORS, strict=False):
         density = scipy.stats.gaussian_kde(values)(x)
         axis.plot(x, density, color=color, label=counted(run["repetitions"], "repetition"))
     axis.set_xlabel(_X_LABEL)
@@ -408,48 +417,38 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")
 
 
-def _draw_bars(axis: Axes, runs: Records, observer: str) -> None:
+def _draw_bars(axis: Axes, records: Records) -> None:
     """Draws an observer's estimates of epsilon as bars, with standard errors.
 
     Dashes show the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line shows the noise floor.
-
-    Args:
-      axis: The axis.
-      runs: Records of `read_runs` that differ in their numbers of repetitions.
-      observer: A key of _OBSERVERS.
+    dotted line shows the noise floor. `records` are runs with different numbers of repetitions.
     """
-    places = range(len(runs))
+    observer = records[0]["observer"]
+    places = range(len(records))
     axis.bar(
         places,
-        take(runs, observer),
+        take(records, observer),
         0.6,
         color=style.BLUE,
         alpha=0.5,
         ecolor=style.BLACK,
         capsize=3,
-        yerr=take(runs, f"{observer}_error"),
+        yerr=take(records, f"{observer}_error"),
         label="estimate, standard error",
     )
     dash: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
-    in_sample = take(runs, f"{observer}_in_sample")
+    in_sample = take(records, f"{observer}_in_sample")
     axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **dash)
     # The floor depends on the number of inserted canaries, which hardly differs between runs.
-    floor = runs[0][f"{observer}_floor"].quantile_95
+    floor = records[0][f"{observer}_floor"].quantile_95
     axis.axhline(
         floor, color=style.FADED, ls=":", label="95% quantile of estimates without leakage"
     )
-    accounted = take(runs, "accounted")
+    accounted = take(records, "accounted")
     if observer == "all" and np.isfinite(accounted).all():
         axis.plot(accounted, color=style.BLACK, label="accounted", **dash)
-    axis.set_xticks(places, [run["repetitions"] for run in runs])
+    axis.set_xticks(places, [run["repetitions"] for run in records])
     axis.set_xlabel("repetitions")
-
-
-def _group_by_noise(runs: Records) -> list[list[Record]]:
-    """Groups consecutive records of `read_runs` with the same data and noise multiplier."""
-    by_noise = itertools.groupby(runs, lambda run: (run["plan"].label, run["noise"]))
-    return [list(group) for _, group in by_noise]
 
 
 def _describe(record: Record) -> str:
@@ -475,14 +474,14 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
     ]
     floor_columns = [field("canaries", "canaries", ",", 8)]
-    for method in one_shot.FITTED:
+    for method in FITTED:
         columns += [field(method), field(f"{method}_deviation")]
         head = method.removeprefix("one_shot_").replace("_", " ")
         floor_columns.append(field(method, head, width=18))
     floors = []
     for canaries in plan.floors:
         record: Record = {"canaries": canaries}
-        for method in one_shot.FITTED:
+        for method in FITTED:
             floor = one_shot.noise_floor(method, canaries, unobserved=0, delta=DELTA)
             record[method] = _show_floor(floor, decimals=3)
         floors.append(record)

@@ -250,8 +250,8 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    The cell's name has the plan's label, the noise multiplier and the `detail`, which must tell it apart from
-    the plan's other cells with this noise multiplier.
+    The cell's name has the plan's label, the noise multiplier and the `detail`, which must differ between the
+    plan's cells with this noise multiplier.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)

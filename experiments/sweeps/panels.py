@@ -1,7 +1,7 @@
-"""Draws figures with several panels and one legend, and heat maps."""
+"""Draws figures with several panels, a title above and a common legend below."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from audit.report.style import STYLE
 from experiments.sweeps.records import Records, select
-
-_DARK = 0.55  # numbers are white on cells below this fraction of a heat map's largest value
 
 
 def draw_panels(
@@ -143,29 +141,3 @@ def draw_dot(
 def take(records: Records, name: str) -> NDArray[np.float64]:
     """Returns the values (n,) of a field in n records, with NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)
-
-
-def draw_heat_map(
-    axis: Axes,
-    values: NDArray[np.float64],
-    row_labels: Sequence[str],
-    column_labels: Sequence[str],
-    brightest: float,
-) -> None:
-    """Draws a heat map, with a number in each cell and "-" in cells with NaN.
-
-    Args:
-      axis: The axis.
-      values: The values (rows, columns), at least 0.
-      row_labels: The labels of the rows, from top to bottom.
-      column_labels: The labels of the columns, from left to right.
-      brightest: The value with the brightest color; 0 has the darkest.
-    """
-    axis.imshow(values, vmin=0, vmax=brightest, cmap="cividis", aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        color = "white" if value < _DARK * brightest else "black"
-        text = "-" if np.isnan(value) else f"{value:.2f}"
-        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    axis.set_xticks(range(len(column_labels)), column_labels)
-    axis.set_yticks(range(len(row_labels)), row_labels)
-    axis.spines[:].set_visible(False)

@@ -39,7 +39,7 @@ def text_field(name: str, head: str, width: int) -> Column:
 def own_table(
     title: str,
     columns: Sequence[Column],
-    records: Sequence[Record],
+    records: Records,
     after: Sequence[str] = (),
     section: str = "",
     gap: str = "",
@@ -66,11 +66,11 @@ def own_table(
     return OwnTable(table.text(), table.csv())
 
 
-def select(records: Sequence[Record], **values: Any) -> list[Record]:
+def select(records: Records, **values: Any) -> list[Record]:
     """Returns the records whose fields have these values, as in select(records, k=5)."""
     return [record for record in records if values.items() <= record.items()]
 
 
-def make_csv(records: Sequence[Record]) -> bytes:
+def make_csv(records: Records) -> bytes:
     """Returns at least one record as CSV, with a column for each field of the first."""
     return Table(list(map(field, records[0])), records).csv()
