@@ -20,11 +20,13 @@ from numpy.typing import ArrayLike
 
 from audit.claims.accounting import LAST, insert_step
 from audit.claims.claim import GaussianClaim
-from audit.claims.strategies import Strategy, find_strategy, require_steps
-from audit.errors import number, plain, require
+from audit.claims.strategies import Strategy, find_strategy
+from audit.errors import number, plain, require, whole_number
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED
+
+MAX_STEPS = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +62,11 @@ class MatrixMechanism(GaussianClaim):
 
     def __post_init__(self) -> None:
         """Checks and stores the values; `insert` becomes the number of a step."""
-        steps = require_steps(self.steps)
+        steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
-        k = number("k", self.k, int)
+        k = whole_number("k", self.k, 1, steps)
         place = insert_step(plain(self.insert), k)
-        require(k <= steps, f"`k` must be at most the {steps} steps, got {k}")
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
         self._sensitivity()  # raises InputError for an invalid strategy or pattern
 
@@ -119,12 +120,10 @@ class MatrixMechanism(GaussianClaim):
         """
         pattern = self._pattern()
         if self.min_separation is not None:
-            separation = number("min_separation", self.min_separation, int)
-            require(separation >= 1, f"`min_separation` must be at least 1, got {separation}")
+            separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
             count = self.steps
             if self.participations is not None:
-                count = number("participations", self.participations, int)
-                require(count >= 1, f"`participations` must be at least 1, got {count}")
+                count = whole_number("participations", self.participations, 1, MAX_STEPS)
             column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
             is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
             shape = "coefficients that are not negative and do not increase"
