@@ -218,19 +218,18 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_initialisation_random = (
-        own.model.module is not None
-    )  # else every run begins at the user's params
+    is_random = own.model.module is not None  # else every run begins at the user's params
     require(
-        is_initialisation_random or not setting.unknown_initialisation,
+        is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
+    is_measured = isinstance(constants, str) and constants == MEASURED
     if rehearsals is not None:
-        lipschitz.require_rehearsals(constants, rehearsals)
+        lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
     find_constants = _keep_earlier_steps
-    if isinstance(constants, str) and constants == MEASURED:
+    if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # before they are measured, any number shows whether there is a bound
     elif constants is not None:

@@ -324,11 +324,11 @@ def count_rehearsals(
     # An array cannot be compared with words.
     is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), words)
+    is_wanted = requested == MEASURED
     if rehearsals is not None:
-        require_rehearsals(requested, rehearsals)
+        require_rehearsals(is_wanted, rehearsals)
     row = task.task(setting.model)
     why_not = _why_uncovered(setting, own_model=False)
-    is_wanted = requested == MEASURED
     if is_wanted:
         require(
             not why_not,
@@ -342,9 +342,8 @@ def count_rehearsals(
     return rehearsals or USUAL
 
 
-def require_rehearsals(requested: object, rehearsals: int) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or any without `lipschitz=measured`."""
-    is_measured = isinstance(requested, str) and requested == MEASURED
+def require_rehearsals(is_measured: bool, rehearsals: int) -> None:
+    """Raises InputError for fewer than 2 rehearsals, or any unless `lipschitz` is "measured"."""
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     require(
         number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS,

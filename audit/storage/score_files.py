@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError, plain, require, shown
 from audit.evidence import arrays, given
 from audit.evidence.canaries import Fresh
-from audit.evidence.given import Evidence as Evidence
+from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
 from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming

@@ -18,8 +18,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.settings import make
-from audit.storage import files
+from audit.storage import files, index
 from audit.written import Level
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
@@ -44,7 +43,7 @@ def main() -> None:
 
     cli.require_levels()
     levels = Level(FLAGS.delta, FLAGS.confidence)
-    held = make.holdings(cli.folder())
+    held = index.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
     audits = []
