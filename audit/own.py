@@ -233,7 +233,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # before they are measured, any number shows whether there is a bound
     elif constants is not None:
-        find_constants = partial(_keep_steps, Steps(constants, "as its author vouches"))
+        find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
@@ -301,12 +301,6 @@ class _Training:
         return measuring.measure(store, self.setting, game, clipped_sum, rehearsals)
 
 
-def _keep_steps(steps: Steps | None, store: Store) -> Steps | None:
-    """Writes the Lipschitz constants of steps to the store of an audit, for its pages, and returns them."""
-    lipschitz.keep(store, steps)
-    return steps
-
-
 def _keep_earlier_steps(store: Store) -> Steps | None:
     """Returns the Lipschitz constants in a store if an earlier audit measured them; else deletes them.
 
@@ -314,7 +308,7 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
-    return _keep_steps(stored if is_measured else None, store)
+    return lipschitz.keep(store, stored if is_measured else None)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:

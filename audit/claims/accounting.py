@@ -189,7 +189,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     return float(np.sqrt(insertions) / noise_multiplier)
 
 
-def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
+def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
     More steps would need too many values. With more noise, the losses of a step, about 1 / noise_multiplier,

@@ -312,7 +312,7 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
     """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
     if math.isinf(mu):
         return np.ones_like(rates)
-    return np.asarray(special.ndtr(special.ndtri(rates) + mu))
+    return special.ndtr(special.ndtri(rates) + mu)
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
@@ -327,7 +327,7 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
     steep = np.where(np.isnan(steep), 1.0, steep)
-    return np.asarray(np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1))
+    return np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1)
 
 
 def _check_rates(alpha: ArrayLike) -> Array:

@@ -115,7 +115,7 @@ class HiddenState(NamedTuple):
     def range(self) -> tuple[float, float]:
         """Returns the smallest and the largest Lipschitz constant."""
         constants = np.asarray(self.periods.lipschitz)
-        return float(constants.min()), float(constants.max())
+        return constants.min(), constants.max()
 
 
 def hidden_state_bound(

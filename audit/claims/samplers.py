@@ -139,7 +139,7 @@ def compute_order_mus(
         log_shifts = weights.log_w[orders]
     squares = _pool(log_shifts, _compute_log_noises(weights, orders), reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 if the adversary sees all models
-    return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
+    return np.sqrt(np.minimum(squares, composed_squares))
 
 
 def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
@@ -177,7 +177,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     log_sums, log_block_noises = stacks
     with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
         squares = np.exp(2 * log_sums - log_block_noises)
-    return np.asarray(np.where(is_block, squares, 0.0).sum(axis=0))
+    return np.where(is_block, squares, 0.0).sum(axis=0)
 
 
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
@@ -482,7 +482,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
         """Returns True if the observed mean is compatible with this expected value."""
         entropy = special.rel_entr(observed, expected)
         entropy += special.rel_entr(1 - observed, 1 - expected)
-        return bool(draws * entropy < log_inverse_error)
+        return draws * entropy < log_inverse_error
 
     _, hoeffding = bisect(is_possible, observed, 1.0, _HALVINGS)
     return min(bernstein, largest * float(hoeffding), largest)

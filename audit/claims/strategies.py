@@ -31,7 +31,7 @@ def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values
     """Returns B(L) / A(L) times values (T, ...), for polynomials B and A in the shift L by a step."""
     from scipy import signal  # slow to load
 
-    return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
+    return signal.lfilter(numerator, denominator, values, axis=0)
 
 
 class Toeplitz(NamedTuple):

@@ -125,13 +125,14 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
 
-def keep(store: Store, steps: Steps | None) -> None:
-    """Writes the constants to the store's lipschitz.json; None deletes the file."""
+def keep(store: Store, steps: Steps | None) -> Steps | None:
+    """Writes the constants to the store's lipschitz.json, and returns them; None deletes the file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
-        return
+        return None
     plain = steps._replace(constants=np.asarray(steps.constants).tolist())
     store.write_text(_FILE, json.dumps(plain._asdict()) + "\n")
+    return steps
 
 
 def find_current(store: Store) -> Steps | None:

@@ -63,7 +63,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
             most=MAX_STEPS,
         )
 
-    found = {}
+    found: dict[str, Field] = {}
     for part in (Choices, DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
