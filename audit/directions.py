@@ -41,7 +41,6 @@ from audit.evidence.arrays import Array
 from audit.one_run import MAX_DIMENSION, MOST_SEED, check_displacement, check_seed
 
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
-_STREAM = 2  # differs from the streams 0 and 1 of `audit.one_run`
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
@@ -134,7 +133,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        rng = np.random.default_rng([_STREAM, seed, run, index, place])
+        # 2 differs from the streams 0 and 1 of `audit.one_run`.
+        rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
 

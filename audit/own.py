@@ -38,10 +38,7 @@ from audit.training.game import Game
 from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
-TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-# Relative to the sum of the clipped gradient norms: a hundred times the rounding error of float32.
-_TOLERANCE = 1e-3
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -113,7 +110,12 @@ def wrap_module(
     return _wrap("the module or criterion", make, dataset, name=type(module).__name__)
 
 
-def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
+def wrap_loss(
+    loss: Callable[[Any, tuple[Array, Array]], Array],
+    params: Any,
+    features: ArrayLike,
+    labels: ArrayLike,
+) -> OwnModel:
     """Validates a loss, its parameters and data, and wraps them as a custom model.
 
     The arguments are those of `audit.audit_loss`.
@@ -332,7 +334,8 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         try:
             for norm in map(jnp.float32, clipping_norms):
                 difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
-                allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
+                # A hundred times the rounding error of float32.
+                allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name

@@ -106,28 +106,27 @@ class MatrixMechanism(GaussianClaim):
         return dataclasses.replace(self, noise_multiplier=self._sensitivity() / mu)
 
     def _pattern(self) -> Array:
-        """Returns u (T,), 1 at the steps that insert the canary."""
+        """Returns u (T,), 1 at the steps that insert the canary.
+
+        With `min_separation` these are the earliest possible steps, the worst case if the coefficients of S
+        are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises InputError for
+        other strategies, and for values out of range.
+        """
         pattern = np.zeros(self.steps)
-        pattern[int(self.insert) - 1 :: self.k] = 1
+        if self.min_separation is None:
+            pattern[int(self.insert) - 1 :: self.k] = 1
+            return pattern
+        separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
+        count = self.steps
+        if self.participations is not None:
+            count = whole_number("participations", self.participations, 1, MAX_STEPS)
+        column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
+        is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
+        shape = "coefficients that are not negative and do not increase"
+        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
+        pattern[: separation * count : separation] = 1
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u|, the largest shift of S G by the canary, in units of C.
-
-        u is 1 at the steps with the canary. With `min_separation` these are the earliest possible steps, the
-        worst case if the coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024,
-        Theorem 2). Raises InputError for other strategies, and for values out of range.
-        """
-        pattern = self._pattern()
-        if self.min_separation is not None:
-            separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
-            count = self.steps
-            if self.participations is not None:
-                count = whole_number("participations", self.participations, 1, MAX_STEPS)
-            column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
-            is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
-            shape = "coefficients that are not negative and do not increase"
-            require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
-            pattern = np.zeros(self.steps)
-            pattern[: separation * count : separation] = 1
-        return float(np.linalg.norm(self.encoder.multiply(pattern)))
+        """Returns |S u|, the largest shift of S G by the canary, in units of C."""
+        return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

@@ -166,7 +166,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     if state is not None:
         name = "hidden-state bound"
         label = name
-        is_measured = state.assumes.word == MEASURED
+        is_measured = state.runs > 0  # not proven or given
         if is_measured:
             name = "measured hidden-state bound"
             label = f"hidden state, {MEASURED}"

@@ -35,7 +35,6 @@ from audit.version import __version__
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
-_MAX_ENUMERATED = 1000  # orders of batches, or strata of simulated orders
 _ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
 # Reasons why there is no bound.
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
@@ -240,7 +239,7 @@ def _mix_orders(
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
         return samplers.bound_one_of_each_epoch(
-            schedule, delta, max_enumerated=_MAX_ENUMERATED, simulated=_NUM_SIMULATED
+            schedule, delta, max_enumerated=1000, simulated=_NUM_SIMULATED
         )
     return samplers.bound_poisson(schedule, delta, simulated=_NUM_SIMULATED, rate=sampler.rate)
 

@@ -233,8 +233,6 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
-_MODEL_WIDTH = 24  # characters of a model's name in a folder's name
-
 
 class StoredConfig(NamedTuple):
     """The content of a stored audit's config.
@@ -316,7 +314,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")
+    words.append(model[:24] or "model")
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity
