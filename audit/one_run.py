@@ -26,7 +26,7 @@ from audit.evidence.arrays import Array, Bits
 
 MAX_COUNT = 5_000_000  # the largest number of scores in `bound`
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
-# Numbers of random streams, so that canaries and coins of the same seed are independent.
+# Two random streams make the canaries and coins of a seed independent.
 _CANARIES = 0
 _COINS = 1
 MOST_SEED = 2**63 - 1

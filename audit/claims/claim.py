@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields of a frozen dataclass during initialization."""
+        """Sets fields during initialization; a frozen dataclass does not allow assignments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -296,14 +296,14 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta (401,) of random allocation at each of _EPSILONS."""
+    """Returns delta (401,) of random allocation at each epsilon of the grid _EPSILONS."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta (401,) of Poisson-sampled steps at each of _EPSILONS, by dp-accounting."""
+    """Returns delta (401,) of Poisson-sampled steps at each epsilon of the grid _EPSILONS."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 

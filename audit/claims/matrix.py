@@ -42,7 +42,7 @@ class MatrixMechanism(GaussianClaim):
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
       min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
         `k` and `insert` are then not used.
-      participations: the largest number of steps of an example; by default as many as fit.
+      participations: the largest number of steps of an example; by default all that fit.
 
     Raises InputError for values out of range.
 

@@ -55,7 +55,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with these steps; None if none were requested.
+      tail: the bound with these steps; None if there are no such steps.
       assumes: the assumptions of both bounds.
     """
 
@@ -345,13 +345,13 @@ _SAMPLERS = {
     "poisson": _Sampler(
         _bracket_poisson,
         samplers.bound_poisson,
-        advice="The claim is true if the loader samples every example independently: "
-        "audit.check_batches looks.",
+        advice="The claim is true if the loader samples every example independently: test it with "
+        "audit.check_batches.",
     ),
     "truncated_poisson": _Sampler(
         _bracket_cut,
         samplers.bound_poisson,
-        advice="Let largest_batch be well above the expected size: then truncation costs little.",
+        advice="Truncation costs little if largest_batch is well above the expected size.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,

@@ -72,9 +72,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
 
-    Repeated rows may be copies, so a method proves only what both bounds prove. Without the bound of `once`
-    we take 0, and without the bound of `all_rows` none. We drop the bounds after each run (`path`), since
-    they may come from different readings of the rows.
+    Repeated rows may be copies, so a method proves only what both bounds prove: 0 if `once` does not have its
+    bound. We drop methods that only `once` has, and the bounds after each run (`path`), since they may come
+    from different readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []

@@ -135,7 +135,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if there are none, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None without constants, or if another `MEASUREMENT` made them.
 
     Raises InputError if their file is damaged.
     """
@@ -300,21 +300,22 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # stands for the usual number of rehearsals for the model's size
+USUAL = 0  # `count_rehearsals` explains this number
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
+    """Returns the number of rehearsals for measuring a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. By default we measure smooth models
+    A rehearsal is a training run that measures Lipschitz constants. The number `USUAL` (0) stands for the
+    usual number for the model's size. By default we measure smooth models
     without proven constants if k > 1 and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
-      requested: "measured" to measure anyway, "none" to measure nothing, or None for the default.
+      requested: "measured" or "none", to measure or not; None for the default.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:

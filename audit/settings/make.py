@@ -50,7 +50,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
     @dataclasses.dataclass
     class Choices:
-        """The fields from which `make_setting` derives others."""
+        """The fields that choose the model, the adversary and the number of steps."""
 
         model: str = described(f"{'; '.join(by_data)}.", usual="fcnn", choices=tuple(tasks()))
         adversary: str = described(
