@@ -27,7 +27,6 @@ configuration.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from audit.accountant import hidden_state_epsilon
 from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
 from audit.result import Grid, Result, card, table
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
+    from audit.claims.hidden_state import hidden_state_epsilon
     from audit.claims.matrix import MatrixMechanism
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
@@ -65,6 +65,7 @@ _ROOMS = {
     "check_batches": "audit.check.batches",
     "check_noise": "audit.check.correlated",
     "check_step": "audit.check.step",
+    "hidden_state_epsilon": "audit.claims.hidden_state",
     "sampler_claims": "audit.claims.sampler_claims",
 }
 __all__ = [

@@ -69,11 +69,13 @@ def bounds(
     >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
+    from audit.claims.claim import Claim
     from audit.conclusions.concluded import conclude
     from audit.report import subjects
 
     require_type("name", name, str)
-    _require_claim(claim)
+    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
+    require(claim is None or isinstance(claim, Claim), f"`claim={shown(claim)}`: {fix}")
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
@@ -292,14 +294,6 @@ def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> R
     results = [audit_one(**{**settings, **combination}) for combination in combinations]
     grid = Grid(tuple(vary), tuple(combinations), tuple(results))
     return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
-
-
-def _require_claim(claim: Any) -> None:
-    """Raises InputError unless a claim is None or has the methods of `audit.claims.claim.Claim`."""
-    names = ("epsilon", "power", "last_model")
-    is_claim = claim is None or all(hasattr(claim, name) for name in names)
-    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
-    require(is_claim, f"`claim={shown(claim)}`: {fix}")
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":

@@ -33,20 +33,13 @@ True
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from audit.errors import number, require, require_type
-from audit.one_run import (
-    MAX_DIMENSION,
-    MOST_SEED,
-    check_displacement,
-    check_seed,
-    check_whole_number,
-)
+from audit.errors import number, require, require_type, whole_number
+from audit.evidence.arrays import Array
+from audit.one_run import MAX_DIMENSION, MOST_SEED, check_displacement, check_seed
 
-Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
-_STREAM = 2  # differs from the streams 0 and 1 of `audit.one_run`
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
@@ -139,7 +132,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        rng = np.random.default_rng([_STREAM, seed, run, index, place])
+        # 2 differs from the streams 0 and 1 of `audit.one_run`.
+        rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
 
@@ -147,8 +141,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python ints; raises InputError if one is out of range."""
     seed = check_seed(seed)
-    run = check_whole_number("run", run, 0, MOST_SEED)
-    count = check_whole_number("count", count, 1, MAX_COUNT)
+    run = whole_number("run", run, 0, MOST_SEED)
+    count = whole_number("count", count, 1, MAX_COUNT)
     # A single dimension is useless, because every cosine is then 1 or -1.
-    dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
+    dimension = whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

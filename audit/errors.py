@@ -61,6 +61,16 @@ def number(name: str, value: Any, kind: type[N]) -> N:
     return kind(python_value)
 
 
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """Returns a user's whole number as an int; `name` is the parameter's name, for the message.
+
+    Raises InputError if the value is not a whole number from `least` to `most`.
+    """
+    checked = number(name, value, int)
+    require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
+    return checked
+
+
 def path(name: str, value: Any) -> Path:
     """Returns a string or path as a Path.
 

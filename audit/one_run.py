@@ -18,15 +18,15 @@ Training must not know the seed.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from audit.errors import number, require
+from audit.errors import require, whole_number
 from audit.evidence import arrays
+from audit.evidence.arrays import Array, Bits
 
-Array = NDArray[np.float64]
 MAX_COUNT = 5_000_000  # the largest number of scores in `bound`
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
-# Numbers of random streams, so that canaries and coins of the same seed are independent.
+# Two random streams make the canaries and coins of a seed independent.
 _CANARIES = 0
 _COINS = 1
 MOST_SEED = 2**63 - 1
@@ -44,13 +44,13 @@ def canary(seed: int, index: int, dimension: int) -> Array:
       InputError: a number is out of range.
     """
     seed = check_seed(seed)
-    index = check_whole_number("index", index, 0, MOST_SEED)
-    size = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
+    index = whole_number("index", index, 0, MOST_SEED)
+    size = whole_number("dimension", dimension, 2, MAX_DIMENSION)
     direction = np.random.default_rng([_CANARIES, seed, index]).standard_normal(size)
     return direction / np.linalg.norm(direction)
 
 
-def coins(seed: int, count: int) -> NDArray[np.bool_]:
+def coins(seed: int, count: int) -> Bits:
     """Returns fair coins (count,), True if a canary takes part, independent of the directions.
 
     Args:
@@ -60,7 +60,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
     Raises:
       InputError: a number is out of range.
     """
-    size = check_whole_number("count", count, 1, MAX_COUNT)
+    size = whole_number("count", count, 1, MAX_COUNT)
     rng = np.random.default_rng([_COINS, check_seed(seed)])
     return rng.random(size) < 0.5
 
@@ -80,7 +80,7 @@ def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
       InputError: the displacement is not a finite vector, or is 0, or a number is out of range.
     """
     unit = check_displacement(displacement)
-    size = check_whole_number("count", count, 1, MAX_COUNT)
+    size = whole_number("count", count, 1, MAX_COUNT)
     return np.array([canary(seed, index, len(unit)) @ unit for index in range(size)])
 
 
@@ -106,15 +106,4 @@ def check_displacement(displacement: ArrayLike) -> Array:
 
 def check_seed(seed: int) -> int:
     """Returns a user's seed; raises InputError unless it is a whole number from 0 to 2^63 - 1."""
-    return check_whole_number("seed", seed, 0, MOST_SEED)
-
-
-def check_whole_number(name: str, value: int, least: int, most: int) -> int:
-    """Returns a user's whole number as an int; `name` is the parameter's name, for the message.
-
-    Raises:
-      InputError: the value is not a whole number from `least` to `most`.
-    """
-    checked = number(name, value, int)
-    require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
-    return checked
+    return whole_number("seed", seed, 0, MOST_SEED)

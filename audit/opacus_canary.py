@@ -27,9 +27,6 @@ from torch import Tensor
 from audit import directions
 from audit.errors import number, require
 
-# Opacus's optimizers that clip the whole gradient of an example, in a single process.
-_FLAT = (DPOptimizer, DPOptimizerFastGradientClipping)
-
 
 class _InsertingOptimizer(DPOptimizer):
     """The base of optimizers that insert canaries into Opacus's sum of clipped gradients.
@@ -43,9 +40,8 @@ class _InsertingOptimizer(DPOptimizer):
         optimizer_class = type(optimizer)
         name = optimizer_class.__name__
         fix = "give a DPOptimizer, or one for ghost clipping"
-        require(
-            optimizer_class in _FLAT, f"`optimizer={name}` does not clip whole gradients: {fix}"
-        )
+        clips_whole_gradients = optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping)
+        require(clips_whole_gradients, f"`optimizer={name}` does not clip whole gradients: {fix}")
         return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:

@@ -38,10 +38,7 @@ from audit.training.game import Game
 from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
-TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-# Relative to the sum of the clipped gradient norms: a hundred times the rounding error of float32.
-_TOLERANCE = 1e-3
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -113,7 +110,12 @@ def wrap_module(
     return _wrap("the module or criterion", make, dataset, name=type(module).__name__)
 
 
-def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
+def wrap_loss(
+    loss: Callable[[Any, tuple[Array, Array]], Array],
+    params: Any,
+    features: ArrayLike,
+    labels: ArrayLike,
+) -> OwnModel:
     """Validates a loss, its parameters and data, and wraps them as a custom model.
 
     The arguments are those of `audit.audit_loss`.
@@ -218,23 +220,22 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_initialisation_random = (
-        own.model.module is not None
-    )  # else every run begins at the user's params
+    is_random = own.model.module is not None  # else every run begins at the user's params
     require(
-        is_initialisation_random or not setting.unknown_initialisation,
+        is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
+    is_measured = isinstance(constants, str) and constants == MEASURED
     if rehearsals is not None:
-        lipschitz.require_rehearsals(constants, rehearsals)
+        lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
     find_constants = _keep_earlier_steps
-    if isinstance(constants, str) and constants == MEASURED:
+    if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # before they are measured, any number shows whether there is a bound
     elif constants is not None:
-        find_constants = partial(_keep_steps, Steps(constants, "as its author vouches"))
+        find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
@@ -302,12 +303,6 @@ class _Training:
         return measuring.measure(store, self.setting, game, clipped_sum, rehearsals)
 
 
-def _keep_steps(steps: Steps | None, store: Store) -> Steps | None:
-    """Writes the Lipschitz constants of steps to the store of an audit, for its pages, and returns them."""
-    lipschitz.keep(store, steps)
-    return steps
-
-
 def _keep_earlier_steps(store: Store) -> Steps | None:
     """Returns the Lipschitz constants in a store if an earlier audit measured them; else deletes them.
 
@@ -315,7 +310,7 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
-    return _keep_steps(stored if is_measured else None, store)
+    return lipschitz.keep(store, stored if is_measured else None)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
@@ -339,7 +334,8 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         try:
             for norm in map(jnp.float32, clipping_norms):
                 difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
-                allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
+                # A hundred times the rounding error of float32.
+                allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name

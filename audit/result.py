@@ -222,7 +222,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the file suffix; without a path, it does nothing."""
+    """Writes a figure in the format of the file suffix; it does nothing without a path."""
     if path is None:
         return
     from audit.report import style

@@ -25,7 +25,6 @@ _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
 _MIN_COARSE_GRID = 1e-3
 COARSEST_GRID = 100.0  # its exponential is finite
-_GRIDS_DELTA = 1e-5  # the delta of the epsilon that determines a grid
 # Limits for sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
@@ -127,7 +126,7 @@ def account_curve(steps: Composition) -> "PLDAccountant":
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
-    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, _GRIDS_DELTA)
+    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
     return account_sampled(steps, min(_RELATIVE_GRID * unsampled, COARSEST_GRID))
 
 
@@ -189,7 +188,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     return float(np.sqrt(insertions) / noise_multiplier)
 
 
-def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
+def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
     More steps would need too many values. With more noise, the losses of a step, about 1 / noise_multiplier,

@@ -12,11 +12,8 @@ from audit.claims.random_allocation import account_allocation
 from audit.evidence.arrays import Array
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
-LEAST_ALLOCATION_NOISE = (
-    0.1  # the smallest noise multiplier for which `account_allocation` is precise
-)
-_LOSS_GRID = 1e-4  # the spacing of privacy losses
-_NUM_EDGES = 400  # between buckets of the largest sum of an epoch
+# The smallest noise multiplier for which `account_allocation` is precise.
+LEAST_ALLOCATION_NOISE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +44,8 @@ def bracket_allocation(
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(composed, "composition of epochs: noise is below 0.1")
     if delta < LEAST_SAMPLED_DELTA:
-        why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
-        return EveryModel(composed, f"composition of epochs: {why}")
+        why = f"composition of epochs: delta is below {LEAST_SAMPLED_DELTA:g}"
+        return EveryModel(composed, why)
     below = account_allocation(noise_multiplier, batches, epochs, pessimistic=False)
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
@@ -99,7 +96,7 @@ def compute_shuffled_epsilon(
     # C, relative to the mean of the other sums. The largest noise of an epoch is about
     # sigma * sqrt(2 log(batches)), and seldom below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
-    edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
+    edges = np.linspace(-2 * sigma, highest, 400)
 
     def compute_log_masses(shift: float) -> Array:
         """Returns the log probability (edges + 1,) of each bucket for an epoch's largest noisy sum.
@@ -122,7 +119,7 @@ def compute_shuffled_epsilon(
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
         pessimistic_estimate=False,  # losses are rounded down
-        value_discretization_interval=_LOSS_GRID,
+        value_discretization_interval=1e-4,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses become infinite
         epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)

@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields of a frozen dataclass during initialization."""
+        """Sets fields during initialization; a frozen dataclass does not allow assignments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -296,14 +296,14 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta (401,) of random allocation at each of _EPSILONS."""
+    """Returns delta (401,) of random allocation at each epsilon of the grid _EPSILONS."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta (401,) of Poisson-sampled steps at each of _EPSILONS, by dp-accounting."""
+    """Returns delta (401,) of Poisson-sampled steps at each epsilon of the grid _EPSILONS."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
@@ -312,7 +312,7 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
     """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
     if math.isinf(mu):
         return np.ones_like(rates)
-    return np.asarray(special.ndtr(special.ndtri(rates) + mu))
+    return special.ndtr(special.ndtri(rates) + mu)
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
@@ -327,7 +327,7 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
     steep = np.where(np.isnan(steep), 1.0, steep)
-    return np.asarray(np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1))
+    return np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1)
 
 
 def _check_rates(alpha: ArrayLike) -> Array:

@@ -19,11 +19,13 @@ from numpy.typing import ArrayLike
 
 from audit.claims.accounting import LAST, insert_step
 from audit.claims.claim import GaussianClaim
-from audit.claims.strategies import Strategy, find_strategy, require_steps
-from audit.errors import number, plain, require
+from audit.claims.strategies import Strategy, find_strategy
+from audit.errors import number, plain, require, whole_number
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED
+
+MAX_STEPS = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ class MatrixMechanism(GaussianClaim):
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
       min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
         `k` and `insert` are then not used.
-      participations: the largest number of steps of an example; by default as many as fit.
+      participations: the largest number of steps of an example; by default all that fit.
 
     Raises InputError for values out of range.
 
@@ -59,12 +61,11 @@ class MatrixMechanism(GaussianClaim):
 
     def __post_init__(self) -> None:
         """Checks and stores the values; `insert` becomes the number of a step."""
-        steps = require_steps(self.steps)
+        steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
-        k = number("k", self.k, int)
+        k = whole_number("k", self.k, 1, steps)
         place = insert_step(plain(self.insert), k)
-        require(k <= steps, f"`k` must be at most the {steps} steps, got {k}")
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
         self._sensitivity()  # raises InputError for an invalid strategy or pattern
 
@@ -104,30 +105,27 @@ class MatrixMechanism(GaussianClaim):
         return dataclasses.replace(self, noise_multiplier=self._sensitivity() / mu)
 
     def _pattern(self) -> Array:
-        """Returns u (T,), 1 at the steps that insert the canary."""
+        """Returns u (T,), 1 at the steps that insert the canary.
+
+        With `min_separation` these are the earliest possible steps, the worst case if the coefficients of S
+        are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises InputError for
+        other strategies, and for values out of range.
+        """
         pattern = np.zeros(self.steps)
-        pattern[int(self.insert) - 1 :: self.k] = 1
+        if self.min_separation is None:
+            pattern[int(self.insert) - 1 :: self.k] = 1
+            return pattern
+        separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
+        count = self.steps
+        if self.participations is not None:
+            count = whole_number("participations", self.participations, 1, MAX_STEPS)
+        column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
+        is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
+        shape = "coefficients that are not negative and do not increase"
+        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
+        pattern[: separation * count : separation] = 1
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u|, the largest shift of S G by the canary, in units of C.
-
-        u is 1 at the steps with the canary. With `min_separation` these are the earliest possible steps, the
-        worst case if the coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024,
-        Theorem 2). Raises InputError for other strategies, and for values out of range.
-        """
-        pattern = self._pattern()
-        if self.min_separation is not None:
-            separation = number("min_separation", self.min_separation, int)
-            require(separation >= 1, f"`min_separation` must be at least 1, got {separation}")
-            count = self.steps
-            if self.participations is not None:
-                count = number("participations", self.participations, int)
-                require(count >= 1, f"`participations` must be at least 1, got {count}")
-            column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
-            is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
-            shape = "coefficients that are not negative and do not increase"
-            require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
-            pattern = np.zeros(self.steps)
-            pattern[: separation * count : separation] = 1
-        return float(np.linalg.norm(self.encoder.multiply(pattern)))
+        """Returns |S u|, the largest shift of S G by the canary, in units of C."""
+        return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
 _MIN_MASS = 1e-8  # the largest mass beyond each end of a sum's grid
-_LOSS_ERROR = 5e-3  # the largest rounding error of the losses of all epochs
 _MAX_LOSSES = 2**17  # of an epoch
-_COARSEST = 1e-3  # the largest spacing of losses
 
 
 class _Ratio(NamedTuple):
@@ -196,9 +194,9 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * grid, (first + 1) * grid, ... Rounding errors of epochs add up, so more
-    # epochs need a finer grid.
-    grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
+    # The grid of log X is first * grid, (first + 1) * grid, ... Rounding errors of epochs add up, to at most
+    # 0.005, so more epochs need a finer grid.
+    grid = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
 

@@ -15,7 +15,7 @@ from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, EveryModel
 from audit.claims.hidden_state import spread_over_steps
 from audit.claims.samplers import MixtureBound, Schedule
-from audit.errors import number, require, shown
+from audit.errors import number, require, shown, whole_number
 from audit.laws import conversions
 from audit.written import at_most, write_json
 
@@ -45,10 +45,8 @@ class TruncatedPoisson:
 
     def __post_init__(self) -> None:
         """Raises InputError for values out of range."""
-        examples = number("examples", self.examples, int)
-        largest = number("largest_batch", self.largest_batch, int)
-        require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
-        require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
+        examples = whole_number("examples", self.examples, 1, 10**9)
+        whole_number("largest_batch", self.largest_batch, 1, examples)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with these steps; None if none were requested.
+      tail: the bound with these steps; None if there are no such steps.
       assumes: the assumptions of both bounds.
     """
 
@@ -176,7 +174,7 @@ def sampler_claims(
         name = sampler
         method = _SAMPLERS[name]
     sigma = read_noise_multiplier(noise_multiplier)
-    _check_count("tail", tail, 0)
+    whole_number("tail", tail, 0, _MAX_STEPS)
     delta = _check_training(batches, epochs, delta)
 
     constants: ArrayLike = 1.0
@@ -242,18 +240,10 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
 
 
-def _check_count(name: str, value: int, least: int) -> None:
-    """Raises InputError unless the argument `name` is a whole number from `least` to a million."""
-    require(
-        least <= number(name, value, int) <= _MAX_STEPS,
-        f"`{name}={value}`: give {least} to {_MAX_STEPS:,}",
-    )
-
-
 def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
-    _check_count("batches", batches, 2)  # one batch per epoch would mean no sampling
-    _check_count("epochs", epochs, 1)
+    whole_number("batches", batches, 2, _MAX_STEPS)  # 1 batch per epoch would mean no sampling
+    whole_number("epochs", epochs, 1, _MAX_STEPS)
     is_short = batches * epochs <= _MAX_STEPS
     require(
         is_short, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps"
@@ -355,13 +345,13 @@ _SAMPLERS = {
     "poisson": _Sampler(
         _bracket_poisson,
         samplers.bound_poisson,
-        advice="The claim is true if the loader samples every example independently: "
-        "audit.check_batches looks.",
+        advice="The claim is true if the loader samples every example independently: test it with "
+        "audit.check_batches.",
     ),
     "truncated_poisson": _Sampler(
         _bracket_cut,
         samplers.bound_poisson,
-        advice="Let largest_batch be well above the expected size: then truncation costs little.",
+        advice="Truncation costs little if largest_batch is well above the expected size.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,

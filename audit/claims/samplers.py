@@ -29,8 +29,6 @@ ERROR = 1e-6  # the probability that a simulated bound is too low
 MAX_ENUMERATED = 20_000  # orders
 _MAX_STRATA = 10_000
 _NUM_SIMULATED = 500_000  # orders
-_MIN_DRAWS = 50  # in each stratum
-_MAX_INTERVALS = 100  # of an epoch's steps
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
 _RESERVED = 1e-3  # the fraction of delta for orders worse than the worst one we assume
 _CHUNK = 100_000  # orders computed together
@@ -139,7 +137,7 @@ def compute_order_mus(
         log_shifts = weights.log_w[orders]
     squares = _pool(log_shifts, _compute_log_noises(weights, orders), reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 if the adversary sees all models
-    return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
+    return np.sqrt(np.minimum(squares, composed_squares))
 
 
 def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
@@ -177,7 +175,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     log_sums, log_block_noises = stacks
     with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
         squares = np.exp(2 * log_sums - log_block_noises)
-    return np.asarray(np.where(is_block, squares, 0.0).sum(axis=0))
+    return np.where(is_block, squares, 0.0).sum(axis=0)
 
 
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
@@ -263,7 +261,7 @@ def bound_one_of_each_epoch(
     # Each row of `mus` has the mu of a random order from every stratum. Chunks of rows save memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
-    draws = max(simulated // num_strata, _MIN_DRAWS)
+    draws = max(simulated // num_strata, 50)
     rng = np.random.default_rng(seed)
     mus = np.empty((draws, num_strata))
     rows_at_once = max(_CHUNK // num_strata, 1)
@@ -304,10 +302,10 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Cuts the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum has one interval of steps in each of the last epochs, and any steps before. Intervals are
-    shortest near the end of an epoch, where a step matters most.
+    A stratum has one interval of steps in each of the last epochs, and any steps before. An epoch has at most
+    100 intervals, the shortest near its end, where a step matters most.
     """
-    intervals = min(batches, _MAX_INTERVALS, max_strata)
+    intervals = min(batches, 100, max_strata)
     # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates rounding, and 2 avoids a
     # division by log(1).
     log_ratio = math.log(max_strata) / math.log(max(intervals, 2))
@@ -482,7 +480,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
         """Returns True if the observed mean is compatible with this expected value."""
         entropy = special.rel_entr(observed, expected)
         entropy += special.rel_entr(1 - observed, 1 - expected)
-        return bool(draws * entropy < log_inverse_error)
+        return draws * entropy < log_inverse_error
 
     _, hoeffding = bisect(is_possible, observed, 1.0, _HALVINGS)
     return min(bernstein, largest * float(hoeffding), largest)

@@ -14,14 +14,13 @@ do not scale S.
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, require, shown
 from audit.evidence.arrays import Array
 
 INDEPENDENT = "independent"
@@ -31,7 +30,7 @@ def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values
     """Returns B(L) / A(L) times values (T, ...), for polynomials B and A in the shift L by a step."""
     from scipy import signal  # slow to load
 
-    return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
+    return signal.lfilter(numerator, denominator, values, axis=0)
 
 
 class Toeplitz(NamedTuple):
@@ -94,20 +93,13 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-# For each name, a function from the number after the colon and T to the strategy, and an example.
-_NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
-    INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
-    "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
-    # Written as 1 / (1 - L)^(1/2), since a step's noise then depends only on earlier raw noise.
-    "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
-    "bsr": (
-        lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
-        "bsr:16",
-    ),
-    "bisr": (
-        lambda bands, steps: Toeplitz(denominator=expand_power(0.5, min(int(bands), steps))),
-        "bisr:16",
-    ),
+# A name and an example for each strategy.
+_EXAMPLES = {
+    INDEPENDENT: INDEPENDENT,
+    "lambda": "lambda:0.9",
+    "sqrt": "sqrt",
+    "bsr": "bsr:16",
+    "bisr": "bisr:16",
 }
 
 
@@ -123,7 +115,7 @@ def pin_file(text: str) -> str:
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
-    if text.partition(":")[0] in _NAMED or not Path(text).is_file():
+    if text.partition(":")[0] in _EXAMPLES or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"
 
@@ -145,22 +137,29 @@ def read_strategy(text: str, steps: int) -> Strategy:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
     """
     name, colon, parameter = text.partition(":")
-    if name not in _NAMED:
+    if name not in _EXAMPLES:
         return make_strategy(_read_file(text), steps)
-    make, example = _NAMED[name]
+    example = _EXAMPLES[name]
     needs_number = ":" in example
     require(bool(colon) == needs_number, _list_strategies(text))
-    if not needs_number:
-        return make(0.0, steps)  # the function ignores the number
-    try:
-        value = float(parameter)
-    except ValueError:
-        raise InputError(_list_strategies(text)) from None
-    is_valid = 1 <= value < 1e9 and value.is_integer()  # a number of coefficients
+    if name == INDEPENDENT:
+        return Toeplitz()
+    value = float(steps)  # "sqrt" has all coefficients
+    if needs_number:
+        try:
+            value = float(parameter)
+        except ValueError:
+            raise InputError(_list_strategies(text)) from None
+    wrong = f"`noise={text}`: give a number like the one in {example}"
     if name == "lambda":
-        is_valid = 0 <= value < 1
-    require(is_valid, f"`noise={text}`: give a number like the one in {example}")
-    return make(value, steps)
+        require(0 <= value < 1, wrong)
+        return Toeplitz(denominator=(1.0, -value))
+    require(1 <= value < 1e9 and value.is_integer(), wrong)
+    coefficients = min(int(value), steps)
+    if name == "bsr":
+        return Toeplitz(numerator=expand_power(-0.5, coefficients))
+    # "sqrt" is 1 / (1 - L)^(1/2) here, since a step's noise then depends only on earlier raw noise.
+    return Toeplitz(denominator=expand_power(0.5, coefficients))
 
 
 def _read_file(text: str) -> Array:
@@ -181,7 +180,7 @@ def _read_file(text: str) -> Array:
 
 def _list_strategies(text: str) -> str:
     """Returns the message for a text that does not name a strategy."""
-    examples = ", ".join(example for _, example in _NAMED.values())
+    examples = ", ".join(_EXAMPLES.values())
     return f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
 
 
@@ -202,10 +201,3 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     is_lower = np.array_equal(array, np.tril(array)) and np.all(np.diag(array) > 0)
     require(is_lower, "the matrix must be lower triangular, with a positive diagonal")
     return Dense(array)
-
-
-def require_steps(steps: int) -> int:
-    """Returns a number of steps as an int; raises InputError unless it is from 1 to a million."""
-    count = number("steps", steps, int)
-    require(1 <= count <= 10**6, f"`steps` must be from 1 to 1,000,000, got {count}")
-    return count

@@ -37,10 +37,10 @@ from audit.conclusions.concluded import conclude
 from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
+from audit.evidence.given import Evidence
 from audit.report import bounds_table, subjects
 from audit.result import Result, card
 from audit.storage import files, score_files
-from audit.storage.score_files import Evidence
 from audit.written import Level, at_least, write_json
 
 FLAGS = flags.FLAGS

@@ -35,16 +35,6 @@ from audit.storage.store import Scores
 from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
-_GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
-_FROM_START = (
-    "scores use the final model's distance from the initial model: a rehearsal, one more training run "
-    "without noise and canaries, would hardly raise them"
-)
-_FROM_REHEARSAL = (
-    "scores use the final model's distance from that of a rehearsal, one more training run without noise "
-    "and canaries"
-)
-
 
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
@@ -194,7 +184,7 @@ def conclude_setting(
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
-            reason = _GAUSSIAN_REASON
+            reason = "expected here: Gaussian noise on one crafted coordinate"
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     # The bound on the last model depends on the optimizer and the schedule, which the claim does not have.
@@ -204,9 +194,15 @@ def conclude_setting(
     else:
         concluded = concluded._replace(hidden_state=last_model)
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
-        note = _FROM_START
+        note = (
+            "scores use the final model's distance from the initial model: a rehearsal, one more training "
+            "run without noise and canaries, would hardly raise them"
+        )
         if setting.is_rehearsed(scores.dimension):
-            note = _FROM_REHEARSAL
+            note = (
+                "scores use the final model's distance from that of a rehearsal, one more training run "
+                "without noise and canaries"
+            )
         concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
 

@@ -72,9 +72,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
 
-    Repeated rows may be copies, so a method proves only what both bounds prove. Without the bound of `once`
-    we take 0, and without the bound of `all_rows` none. We drop the bounds after each run (`path`), since
-    they may come from different readings of the rows.
+    Repeated rows may be copies, so a method proves only what both bounds prove: 0 if `once` does not have its
+    bound. We drop methods that only `once` has, and the bounds after each run (`path`), since they may come
+    from different readings of the rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -166,7 +166,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     if state is not None:
         name = "hidden-state bound"
         label = name
-        is_measured = state.assumes.word == MEASURED
+        is_measured = state.runs > 0  # not proven or given
         if is_measured:
             name = "measured hidden-state bound"
             label = f"hidden state, {MEASURED}"

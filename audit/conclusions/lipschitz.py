@@ -34,7 +34,6 @@ from audit.version import __version__
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
-_MAX_ENUMERATED = 1000  # orders of batches, or strata of simulated orders
 _ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
 # Reasons why there is no bound.
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
@@ -124,17 +123,18 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
 
-def keep(store: Store, steps: Steps | None) -> None:
-    """Writes the constants to the store's lipschitz.json; None deletes the file."""
+def keep(store: Store, steps: Steps | None) -> Steps | None:
+    """Writes the constants to the store's lipschitz.json, and returns them; None deletes the file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
-        return
+        return None
     plain = steps._replace(constants=np.asarray(steps.constants).tolist())
     store.write_text(_FILE, json.dumps(plain._asdict()) + "\n")
+    return steps
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if there are none, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None without constants, or if another `MEASUREMENT` made them.
 
     Raises InputError if their file is damaged.
     """
@@ -238,7 +238,7 @@ def _mix_orders(
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
         return samplers.bound_one_of_each_epoch(
-            schedule, delta, max_enumerated=_MAX_ENUMERATED, simulated=_NUM_SIMULATED
+            schedule, delta, max_enumerated=1000, simulated=_NUM_SIMULATED
         )
     return samplers.bound_poisson(schedule, delta, simulated=_NUM_SIMULATED, rate=sampler.rate)
 
@@ -299,21 +299,22 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # stands for the usual number of rehearsals for the model's size
+USUAL = 0  # `count_rehearsals` explains this number
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for measuring a catalogue model's steps; None to measure nothing.
+    """Returns the number of rehearsals for measuring a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. By default we measure smooth models
+    A rehearsal is a training run that measures Lipschitz constants. The number `USUAL` (0) stands for the
+    usual number for the model's size. By default we measure smooth models
     without proven constants if k > 1 and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
-      requested: "measured" to measure anyway, "none" to measure nothing, or None for the default.
+      requested: "measured" or "none", to measure or not; None for the default.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
@@ -323,11 +324,11 @@ def count_rehearsals(
     # An array cannot be compared with words.
     is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), words)
+    is_wanted = requested == MEASURED
     if rehearsals is not None:
-        require_rehearsals(requested, rehearsals)
+        require_rehearsals(is_wanted, rehearsals)
     row = task.task(setting.model)
     why_not = _why_uncovered(setting, own_model=False)
-    is_wanted = requested == MEASURED
     if is_wanted:
         require(
             not why_not,
@@ -341,9 +342,8 @@ def count_rehearsals(
     return rehearsals or USUAL
 
 
-def require_rehearsals(requested: object, rehearsals: int) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or any without `lipschitz=measured`."""
-    is_measured = isinstance(requested, str) and requested == MEASURED
+def require_rehearsals(is_measured: bool, rehearsals: int) -> None:
+    """Raises InputError for fewer than 2 rehearsals, or any unless `lipschitz` is "measured"."""
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     require(
         number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS,

@@ -7,8 +7,6 @@ from audit.methods.estimate import Bound, Finding
 from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
-_NULLABLE = {"upper_bound", "most_provable"}  # other fields are left out if they are None
-
 
 def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
     """Writes a conclusion and the additional fields `more` to audit.json in a store."""
@@ -83,7 +81,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "most_provable": conclusion.most_provable,
         "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
     }
-    return {name: value for name, value in fields.items() if value is not None or name in _NULLABLE}
+    nullable = ("upper_bound", "most_provable")  # we leave out other fields if they are None
+    return {name: value for name, value in fields.items() if value is not None or name in nullable}
 
 
 def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:

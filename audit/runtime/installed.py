@@ -8,7 +8,6 @@ from audit.errors import InputError
 
 TRAIN = "train"  # the extra for training
 ZOO = "train,zoo"  # the extras for training a model of the repository
-_PACKAGE = "hidden-state-audit"
 _LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
@@ -33,7 +32,7 @@ def describe_missing_library(need: str, extras: str) -> str:
     """
     for library in _LIBRARIES:
         if importlib.util.find_spec(library.lower()) is None:
-            install = f"pip install '{_PACKAGE}[{extras}]'"
+            install = f"pip install 'hidden-state-audit[{extras}]'"
             return f"{need} {library}, which is not installed: {install}"
     return ""
 

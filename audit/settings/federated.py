@@ -13,11 +13,6 @@ MIN_CANARIES = 100
 MAX_ROUNDS = 1_000_000
 MAX_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# Recommended by Andrew et al. (2021) for adaptive clipping: the standard deviation of the noise on the count
-# of updates within C, as a fraction of the cohort, and the rate at which C adapts.
-_COUNT_NOISE = 0.05
-_QUANTILE_RATE = 0.2
-
 
 @dataclasses.dataclass(frozen=True)
 class FederatedTraining:
@@ -137,7 +132,8 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Without noise on the updates, the count is not private either, so it has no noise.
-    on_count = _COUNT_NOISE * setting.cohort * (setting.noise_multiplier > 0)
+    # Andrew et al. recommend this noise, and the rate 0.2. Without noise on the updates, the count is not
+    # private either, so it has no noise.
+    on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
-    return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
+    return RoundNoise(multiplier, on_count, quantile_rate=0.2)

@@ -1,6 +1,7 @@
 """Makes settings from flags, keywords and stored identities, and opens their stores."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +13,7 @@ from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import INDEPENDENT, pin_file
 from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
-from audit.settings.fields import AUTO, Field, FieldLimits, declared
+from audit.settings.fields import AUTO, Field, declared, described
 from audit.settings.setting import (
     FIRST,
     KNOWN,
@@ -27,7 +28,6 @@ from audit.settings.setting import (
     validate,
 )
 from audit.storage import index
-from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
 
@@ -47,34 +47,24 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    own_fields = (
-        Field(
-            name="model",
-            flag="model",
-            kind=str,
-            default="fcnn",
-            help=f"{'; '.join(by_data)}.",
-            limits=FieldLimits(choices=tuple(tasks())),
-        ),
-        Field(
-            name="adversary",
-            flag="adversary",
-            kind=str,
-            default="gc_s",
-            help=f"{'; '.join(canaries)}.",
-            limits=FieldLimits(choices=tuple(ADVERSARIES)),
-        ),
-        Field(
-            name="insertions",
-            flag="insertions",
-            kind=int,
-            default=250,
-            help="How often to insert the canary; training takes insertions * k steps.",
-            limits=FieldLimits(least=1, most=MAX_STEPS),
-        ),
-    )
-    found = {field.name: field for field in own_fields}
-    for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
+
+    @dataclasses.dataclass
+    class Choices:
+        """The fields that choose the model, the adversary and the number of steps."""
+
+        model: str = described(f"{'; '.join(by_data)}.", usual="fcnn", choices=tuple(tasks()))
+        adversary: str = described(
+            f"{'; '.join(canaries)}.", usual="gc_s", choices=tuple(ADVERSARIES)
+        )
+        insertions: int = described(
+            "How often to insert the canary; training takes insertions * k steps.",
+            usual=250,
+            least=1,
+            most=MAX_STEPS,
+        )
+
+    found: dict[str, Field] = {}
+    for part in (Choices, DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
 
@@ -243,8 +233,6 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
-_MODEL_WIDTH = 24  # characters of a model's name in a folder's name
-
 
 class StoredConfig(NamedTuple):
     """The content of a stored audit's config.
@@ -326,7 +314,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")
+    words.append(model[:24] or "model")
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity

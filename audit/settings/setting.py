@@ -20,10 +20,6 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
-# We skip the rehearsal up to this squared ratio of the movement by genuine gradients to the noise. The
-# cosines of SGD are then at most 2% smaller.
-_MAX_DRIFT = 0.04
-
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
 ADAPTIVE = ("adam", "adamw")
@@ -271,7 +267,8 @@ class Setting:
         # of the sum of all noise, in units of learning rate * C / batch size and its square.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        is_worthwhile = largest_drift**2 > _MAX_DRIFT * squared_noise
+        # Up to the ratio 0.04, the cosines of SGD are at most 2% smaller without a rehearsal.
+        is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
     @property

@@ -14,23 +14,20 @@ from numpy.typing import NDArray
 from audit.errors import InputError, plain, require, shown
 from audit.evidence import arrays, given
 from audit.evidence.canaries import Fresh
-from audit.evidence.given import Evidence as Evidence
+from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
 from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
 
-# The names of arrays and of groups of columns.
-_COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
+# The names of groups of columns, and of arrays.
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
-_ONE_WORLD = (("score",), ("scores",))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
 _YES = ("true", "t", "yes", "y", "in", "member")
 _NO = ("false", "f", "no", "n", "out", "non-member", "nonmember")
 _LABELS = {**dict.fromkeys(_YES, 1.0), **dict.fromkeys(_NO, 0.0)}
-_LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-member"
 
 
 def paths(scores: str) -> tuple[Path, ...]:
@@ -96,7 +93,7 @@ def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) 
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
         return _flatten(_read_arrays(path, ())["observed"])
-    cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
+    cells = tables.read_table(path, Wanted((("score",), ("scores",)), names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
     return scores
@@ -139,7 +136,8 @@ def read_cosines(
     Raises:
       InputError: the file has other content.
     """
-    found = _read_arrays(path, _COSINE_NAMES)
+    names = ("observed", "unobserved", "in", "out", "scores", "presence")
+    found = _read_arrays(path, names)
     name = next((name for name in ("observed", "in") if name in found), "")
     presence = None
     if {"scores", "presence"} <= set(found):
@@ -341,6 +339,7 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
         labels[cell] = _LABELS.get(str(cell).strip().lower(), number)
         require(
             labels[cell] in (0, 1),
-            f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}",
+            f"{shown(str(cell))!r} is neither in nor out: give 1 or 0, yes or no, true or false, in or out, "
+            "member or non-member",
         )
     return np.array([labels[cell] for cell in cells], bool)

@@ -33,10 +33,8 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_DIGITS = 16  # of a hash
 _SETTING = "setting"  # the name of the setting's hash among a file's arrays
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
-_AGAIN = "its runs are trained again"
 _MISNAMED = "is not the setting that its folder is named after: move it away"
 
 
@@ -244,7 +242,7 @@ class Store:
         chunks = {}
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
-            arrays = match and self.read_arrays(path.name, _AGAIN)
+            arrays = match and self.read_arrays(path.name, "its runs are trained again")
             if match and arrays:
                 first = int(match[1])
                 fields = {}
@@ -299,8 +297,8 @@ def _write_canonical(setting: dict[str, Any]) -> str:
 
 
 def _compute_hash(text: str) -> str:
-    """Returns the first hex digits of a text's SHA-256."""
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    """Returns the first 16 hex digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _find_folder(root: Path, name: str) -> Path | None:

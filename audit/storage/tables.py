@@ -28,7 +28,6 @@ Columns = dict[str, Any]
 
 STDIN = Path("-")
 _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the columns
-_TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
@@ -92,7 +91,7 @@ def name_file(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Returns True if a file is a table, by its suffix, or is STDIN."""
-    return _find_format(path) in (*_TEXTS, *_FRAMES)
+    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_FRAMES)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:

@@ -11,8 +11,7 @@ from tqdm import tqdm
 
 from audit.errors import InputError
 from audit.runtime.machine import Progress
-from audit.settings import make
-from audit.storage import files
+from audit.storage import files, index
 from audit.storage.store import hold
 from audit.tasks.task import Dataset
 from audit.written import shortened
@@ -91,7 +90,7 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
     """Returns the cells that are not complete in the stores."""
-    held = make.holdings(place.out)
+    held = index.holdings(place.out)
     return [cell for cell in cells if not cell.is_done(held, place.data)]
 
 

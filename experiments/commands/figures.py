@@ -17,7 +17,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.settings import make
+from audit.storage import index
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
 
@@ -40,7 +40,7 @@ def main() -> None:
     from experiments.sweeps import points
 
     level = cli.level()
-    held = make.holdings(cli.folder())
+    held = index.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
     audits = []

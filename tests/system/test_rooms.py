@@ -51,7 +51,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit.conclusions"],
     ["audit.report"],
     ["audit.own", "audit.check", "audit.training.driver"],
-    ["audit.api", "audit.result", "audit.accountant", "audit.commands"],
+    ["audit.api", "audit.result", "audit.commands"],
     ["audit"],  # __init__ and __main__
     ["models"],
     ["experiments.cells"],

@@ -169,10 +169,10 @@ def test_the_worst_pattern_is_at_least_any_random_one():
         ({"strategy": [0.0, 1.0]}, "the first coefficient must be positive"),
         ({"strategy": np.eye(3)}, r"give \(n,\) or \(50, 50\)"),
         ({"strategy": np.ones((50, 50))}, "lower triangular"),
-        ({"strategy": "bisr:4", "min_separation": 0}, "`min_separation` must be at least 1"),
+        ({"strategy": "bisr:4", "min_separation": 0}, "`min_separation=0`: give 1 to"),
         ({"strategy": [1.0, 2.0], "min_separation": 5}, "do not increase"),
         ({"strategy": "sqrt", "noise_multiplier": -1}, "`noise_multiplier` must be at least 0"),
-        ({"strategy": "sqrt", "k": 51}, "`k` must be at most the 50 steps"),
+        ({"strategy": "sqrt", "k": 51}, "`k=51`: give 1 to 50"),
     ],
 )
 def test_what_is_not_a_mechanism_is_refused(given, says):

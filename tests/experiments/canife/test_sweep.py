@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audit.settings import make
+from audit.storage import index
 from audit.written import Level
 from experiments.canife import figures, sweep
 from experiments.cells.cell import DataSets
@@ -26,7 +26,7 @@ def trained(image_file, tmp_path_factory):
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(folder, data))
         assert len(outcome.completed) == len(ablation.cells)
-    return Evidence(make.holdings(folder), {}, Level())
+    return Evidence(index.holdings(folder), {}, Level())
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_stored_cells_are_not_trained_again_and_all_are_drawn(trained):
         assert not find_missing(ablation.cells, Workplace(trained.held.root, DataSets({})))
         drawn = figures.draw(ablation, trained)
         assert drawn.figure and not drawn.missing
-    nothing = Evidence(make.holdings(trained.held.root / "none"), {}, Level())
+    nothing = Evidence(index.holdings(trained.held.root / "none"), {}, Level())
     assert figures.draw(POOLS, nothing).missing == len(POOLS.cells)
     rows = pd.read_csv(io.BytesIO(drawn.table.csv))
     places = [(cohort, number) for cohort in (4, 8) for number in (1, 2, 3)]

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.settings import make
 from audit.settings.federated import FederatedSetting
+from audit.storage import index
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all, find_missing
@@ -24,7 +24,7 @@ def cell(setting=SETTING, runs=2):
 
 
 def kept(root, setting, runs=2):
-    return federated.read(make.holdings(Path(root)), setting, runs)
+    return federated.read(index.holdings(Path(root)), setting, runs)
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     place, final = Workplace(tmp_path, data), federated.final(SETTING)
     do_all([cell()], place)
     before = kept(tmp_path, SETTING).scores.scores
-    for path in make.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
+    for path in index.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
         path.unlink()
     assert kept(tmp_path, final) is None and find_missing([cell()], place)
     assert do_all([cell()], place).completed == ["a cell"]

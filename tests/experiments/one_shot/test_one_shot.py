@@ -10,8 +10,8 @@ from audit.evidence import given
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import one_shot
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
-from audit.settings import make
 from audit.settings.federated import validate_federated
+from audit.storage import index
 from audit.written import Level
 from experiments.canife import rounds
 from experiments.cells.cell import DataSets
@@ -171,7 +171,7 @@ def test_smoke_sweeps_are_trained_and_drawn(tmp_path, image_file):
     smoke = sweep.sweeps("smoke")
     for name in ("one_shot_table_5", "one_shot_figure_4"):
         assert not do_all(list(smoke[name].cells), place).failed
-    evidence = points.Evidence(make.holdings(tmp_path), {}, LEVELS)
+    evidence = points.Evidence(index.holdings(tmp_path), {}, LEVELS)
     # Figures 1 and 3 share cells with Table 5. Repetitions and the text are not trained.
     missing = {"table_5": 0, "figure_4": 0, "figure_1": 3, "figure_3": 2}
     for name, count in missing.items():
