@@ -16,7 +16,6 @@ GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
 ENOUGH_RUNS = "many runs"
-MIN_MANY_RUNS = 100  # with fewer, a method that assumes many runs may exceed its error level
 
 
 class KnownMechanism(NamedTuple):
@@ -52,8 +51,8 @@ class KnownMechanism(NamedTuple):
         If there are none, the method must not exceed the truth more often than its level allows.
         """
         broken = self.law.breaks
-        # Only methods for several runs with several canaries assume many runs.
-        if self.canaries > 1 and 1 < self.runs < MIN_MANY_RUNS:
+        # Only methods for several runs with several canaries assume many runs, at least 100.
+        if self.canaries > 1 and 1 < self.runs < 100:
             broken = broken | {ENOUGH_RUNS}
         return broken.intersection(assumes)
 

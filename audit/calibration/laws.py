@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from audit.calibration.calibration import (
     GAUSSIAN_CURVE,
@@ -29,15 +29,13 @@ from audit.calibration.calibration import (
     Truth,
     Value,
 )
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Bits
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
 from audit.laws import conversions, cosine_law
 from audit.laws.known_laws import ScoreFamily
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import Finding
 
-Generator = np.random.Generator
-Draw = Callable[[Generator, KnownMechanism], Fresh]
 _TIED = frozenset([INDEPENDENT])
 _CURVED = frozenset([GAUSSIAN_CURVE])
 
@@ -74,8 +72,7 @@ def _draw_scores(rng: Generator, setting: KnownMechanism) -> Sets:
 
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     """Returns the values of all methods for one canary per run."""
-    scores_in, scores_out = design.pooled()
-    return make_values(estimate.findings(scores_in, scores_out, setting.delta, setting.confidence))
+    return make_values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
 # Coins.
@@ -86,7 +83,7 @@ def audit_several(design: Coins | Sets, setting: KnownMechanism) -> list[Value]:
     return make_values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
-def toss(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
+def toss(rng: Generator, setting: KnownMechanism) -> Bits:
     """Draws fair coins (R, K), a coin for each of the setting's K canaries in each of its R runs."""
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
@@ -112,12 +109,11 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The method that bounds mu is left out for laws without a mu.
     """
-    values = []
+    bounds = []
     for method in exact_null.METHODS.values():
         if setting.law.truth is gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
-            bound = method.compute(design, setting.delta, setting.confidence)
-            values.append(Value(bound.method, bound.epsilon))  # we compare the epsilon of a mu
-    return values
+            bounds.append(method.compute(design, setting.delta, setting.confidence))
+    return make_values(bounds)
 
 
 def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
@@ -134,9 +130,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
     do not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
-    free = (
-        setting.dimension - setting.canaries
-    )  # of the dimensions orthogonal to v_j and the others
+    # The number of dimensions orthogonal to all directions of a run.
+    free = setting.dimension - setting.canaries
     signal = np.full((setting.runs, 1), setting.mu)
     if can_fail:
         signal *= rng.random(signal.shape) < 0.5
@@ -165,8 +160,10 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
-def draw_equal(draw: Draw, rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines (R, K), and replaces all cosines of a run by its first."""
+def draw_equal(
+    draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
+) -> Fresh:
+    """Draws cosines (R, K) by `draw`, and replaces all cosines of a run by its first."""
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 
@@ -174,12 +171,16 @@ def draw_equal(draw: Draw, rng: Generator, setting: KnownMechanism) -> Fresh:
 GAUSSIAN = Law("gaussian", _draw_scores, gaussian_truth, _audit_scores)
 INDEPENDENT_COINS = Law("independent", _draw_coins, gaussian_truth, audit_several)
 FAILING_COINS = Law("failing", partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_TIED)
-_draw_failing = partial(_draw_gaussian, can_fail=True)
-_draw_equal_gaussian = partial(draw_equal, _draw_gaussian)
 _DIRECTIONS = (
     Law("gaussian", _draw_gaussian, gaussian_truth, _audit_directions),
-    Law("equal", _draw_equal_gaussian, gaussian_truth, _audit_directions, _TIED),
-    Law("failing", _draw_failing, gaussian_truth, _audit_directions, _TIED | _CURVED),
+    Law("equal", partial(draw_equal, _draw_gaussian), gaussian_truth, _audit_directions, _TIED),
+    Law(
+        "failing",
+        partial(_draw_gaussian, can_fail=True),
+        gaussian_truth,
+        _audit_directions,
+        _TIED | _CURVED,
+    ),
     Law("laplace", _draw_laplace, mu_is_epsilon, _audit_directions, _CURVED),
     Law("bound", draw_on_bound, mu_is_epsilon, _audit_directions, _CURVED),
 )

@@ -62,8 +62,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
       InputError: The true epsilon is 0.
     """
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
-    require(truth > 0, message)
+    require(
+        truth > 0,
+        f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu",
+    )
     # To limit the time, all audits of a number of runs have about this number of runs together.
     all_runs = 200_000
     max_audits = 40
@@ -104,15 +106,13 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim if the real noise is smaller.
+    """How soon audits refute a claim of too much noise.
 
     Attributes:
-      noise: The real noise, as a multiple of the claimed noise.
       median: The number of training runs for half of the audits to refute the claim; None above 1,000.
       most: The number for 9 of 10 audits.
     """
 
-    noise: float
     median: int | None
     most: int | None
 
@@ -141,7 +141,7 @@ def runs_until_refuted(
         needed.append(test.runs if test.refuted else math.inf)
     # One of the numbers, so it stays whole or infinite.
     median, most = np.quantile(needed, [0.5, 0.9], method="higher")
-    return RunsUntilRefuted(noise, _count_finite(median), _count_finite(most))
+    return RunsUntilRefuted(_count_finite(median), _count_finite(most))
 
 
 def _count_finite(runs: float) -> int | None:

@@ -13,9 +13,7 @@ from audit.errors import InputError, require
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-MAX_FAILED = 0.5  # the largest allowed fraction of NaN among scores
 MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
-_SLACK = 1e-6  # relative rounding error of cosines in float32
 MAX_SCORES = 10_000_000  # half a minute and 2 GB of memory
 
 
@@ -103,7 +101,7 @@ def cosines(name: str, values: ArrayLike) -> Array:
     array = np.where(np.isfinite(array), array, np.nan)
     largest = float(np.nanmax(np.abs(array), initial=0.0))
     require(
-        largest <= 1 + _SLACK,
+        largest <= 1 + 1e-6,  # float32 has relative errors of about 1e-7
         f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
     )
     return np.clip(array, -1.0, 1.0)
@@ -155,20 +153,28 @@ def hash_ranks(*worlds: Integers) -> int:
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
-def require_few_failed(name: str, failed: int, total: int) -> None:
-    """Raises InputError if more than half of all scores are NaN, the scores of failed runs."""
+def require_few_failed(name: str, failed: Bits) -> None:
+    """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
+
+    Args:
+      name: a plural noun for the scores, for the message.
+      failed: a mask of the scores that are NaN, any shape.
+    """
+    number = int(failed.sum())
     require(
-        failed <= MAX_FAILED * total,
-        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}: make "
-        "training stable, for instance by a smaller learning rate, and begin again",
+        number <= failed.size / 2,
+        f"{number:,} of {failed.size:,} {name} are NaN, of runs that failed, more than 50%: make training "
+        "stable, for instance by a smaller learning rate, and begin again",
     )
 
 
 def require_apart(scores: Array) -> None:
     """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in size."""
     _require_squares(float(np.abs(scores).max()))
-    equal = f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ"
-    require(np.ptp(scores) > 0, equal)
+    require(
+        np.ptp(scores) > 0,
+        f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ",
+    )
 
 
 def _require_squares(largest: float) -> None:

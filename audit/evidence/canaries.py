@@ -22,10 +22,10 @@ canaries, data and regions, E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex.
 average rates give a lower bound on the privacy parameter.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
@@ -42,12 +42,6 @@ from audit.evidence.arrays import (
 from audit.laws import cosine_law, intervals
 from audit.written import counted
 
-_PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
-_MIN_PILOT = 4  # runs
-_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
-# The number of quantiles of a known distribution, for figures.
-_MIN_QUANTILES = 1_000
-_MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 # The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
 # deviations.
@@ -133,15 +127,15 @@ class Coins(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
+        """Returns how many of a run's canaries may be in, and how many may be out: all K of them."""
         return self.scores.shape[1], self.scores.shape[1]
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
         return [Rows(self.scores, self.presence)]
 
-    def select(self, runs: list[NDArray[Any]]) -> "Coins":
-        """Returns some of the runs, from a list with one array: their indices or a mask."""
-        (chosen,) = runs
+    def select(self, chosen: Bits | Integers) -> "Coins":
+        """Returns some of the runs; `chosen` has their indices or is a mask."""
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
@@ -149,9 +143,10 @@ class Coins(NamedTuple):
 
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): some runs to choose a threshold (`_draw_pilots`), and the others."""
+        ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
         # A different integer for each pair of rank and bit.
-        pilot, rest = _draw_pilots(2 * _ranks(self.scores) + self.presence)
-        return self.select(pilot), self.select(rest)
+        pilot, rest = _draw_pilots(2 * ranks + self.presence)
+        return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in (n,), and of those that were out (m,)."""
@@ -173,7 +168,7 @@ class Coins(NamedTuple):
         """
         if not self.given:
             return errors, error
-        spent = _LIMITS_FRACTION * error
+        spent = 0.1 * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
@@ -197,15 +192,15 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
+        """Returns K, the number of inserted canaries in a run, and M, that of left-out canaries in a run."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
-    def select(self, runs: list[NDArray[Any]]) -> "Sets":
-        """Returns some of the runs, from a list with indices or a mask for each set."""
-        runs_in, runs_out = runs
+    def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
+        """Returns some of the runs of each set, from their indices or a mask."""
         return self._replace(inserted=self.inserted[runs_in], fresh=self.fresh[runs_out])
 
     def __str__(self) -> str:
@@ -215,12 +210,11 @@ class Sets(NamedTuple):
 
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), as `Coins.split` does, with runs of both sets in each."""
-        ranks = _ranks(np.concatenate(self.pooled()))
-        ranks_in, ranks_out = np.split(ranks, [self.inserted.size])
-        pilot, rest = _draw_pilots(
-            ranks_in.reshape(self.inserted.shape), ranks_out.reshape(self.fresh.shape)
-        )
-        return self.select(pilot), self.select(rest)
+        distinct = np.unique(np.concatenate(self.pooled()))
+        ranks_in = np.searchsorted(distinct, self.inserted)
+        ranks_out = np.searchsorted(distinct, self.fresh)
+        pilot, rest = _draw_pilots(ranks_in, ranks_out)
+        return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in (n K,), and of those that were out (m M,)."""
@@ -237,8 +231,8 @@ class Sets(NamedTuple):
         return errors, error
 
 
+# The scores of several runs, in one of the two designs of this module.
 Design = Sets | Coins
-"""The scores of several runs, in one of the two designs of this module."""
 
 
 class Fresh(NamedTuple):
@@ -268,6 +262,7 @@ class Fresh(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
+        """Returns how many of a run's canaries may be in, and how many may be out: all K of them."""
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -276,9 +271,8 @@ class Fresh(NamedTuple):
             return [Rows(self.ranked, self.presence)]
         return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
-    def select(self, runs: list[NDArray[Any]]) -> "Fresh":
-        """Returns some of the runs, from a list with one array: their indices or a mask."""
-        (chosen,) = runs
+    def select(self, chosen: Bits | Integers) -> "Fresh":
+        """Returns some of the runs; `chosen` has their indices or is a mask."""
         selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
         if self.ranked is None:
             return selected
@@ -300,7 +294,7 @@ class Fresh(NamedTuple):
 
     def out(self) -> Array:
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
-        return np.asarray(self.cosines[self.is_out()])
+        return self.cosines[self.is_out()]
 
     def ranks(self) -> Integers:
         """Returns the ranks (R, K) of the cosines, from 1, the highest score, to `draws` + 1."""
@@ -321,7 +315,7 @@ class Fresh(NamedTuple):
         become normal deviates, higher for a better rank.
         """
         cosines_in = self.cosines[self.presence]
-        quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
+        quantiles = int(np.clip(cosines_in.size, 1_000, 20_000))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
@@ -390,30 +384,24 @@ def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
-    fix = "give the scores of each world, scores[presence] and scores[~presence]"
     require(
-        not is_presence, f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
+        not is_presence,
+        "the scores out are only 0 and 1, a presence instead of scores: give the scores of each world, "
+        "scores[presence] and scores[~presence]",
     )
 
 
 def _count_failed(*worlds: Array) -> int:
     """Returns the number of NaN, the scores of failed runs; raises InputError if it is more than half."""
-    scores = np.concatenate([*map(np.ravel, worlds)])
-    failed = int(np.isnan(scores).sum())
-    require_few_failed("scores", failed, scores.size)
-    return failed
+    failed = np.isnan(np.concatenate([*map(np.ravel, worlds)]))
+    require_few_failed("scores", failed)
+    return int(failed.sum())
 
 
 def _describe_shape(scores: Array) -> str:
     """Returns the shape of scores (runs, canaries) in words: "400 runs x 64 canaries"."""
     runs, canaries = scores.shape
     return f"{runs:,} runs x {counted(canaries, 'canary', 'canaries')}"
-
-
-def _ranks(scores: Array) -> Integers:
-    """Returns the rank of each score among the different scores, from 0, in the same shape."""
-    ranks = np.unique(scores, return_inverse=True)[1]
-    return ranks.astype(np.int64).reshape(scores.shape)
 
 
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
@@ -440,12 +428,11 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     rng = np.random.default_rng(hash_ranks(*sorted_sets))
     pilot = []
     rest = []
-    least = 2 * _MIN_PILOT
     for order in orders:
         runs = len(order)
-        require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
+        require(runs >= 8, f"there are {runs} runs in a set: give at least 8")
         drawn = order[rng.permutation(runs)]
-        size = max(round(_PILOT_FRACTION * runs), _MIN_PILOT)
+        size = max(round(0.05 * runs), 4)
         pilot.append(drawn[:size])
         rest.append(drawn[size:])
     return pilot, rest

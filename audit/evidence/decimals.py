@@ -20,7 +20,6 @@ from audit.evidence.arrays import Array
 from audit.written import counted
 
 MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
-_LEVEL = 1e-6  # the probability that unrounded cosines look rounded
 _PRECISION = 2.0**-23  # the largest relative distance of a rounded cosine in float32 from the grid
 
 
@@ -61,8 +60,9 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
         distances = np.abs(sizes - np.round(sizes / step) * step)
         if np.any(distances > tolerances):
             continue
-        # The probability that an unrounded cosine lies this close to the grid.
+        # The probability that an unrounded cosine lies this close to the grid. All of them together must do
+        # so with a probability below 1e-6.
         chances = np.minimum(2 * tolerances / step, 1.0)
-        if np.log(chances).sum() < np.log(_LEVEL):
+        if np.log(chances).sum() < np.log(1e-6):
             return decimals
     return None

@@ -24,16 +24,12 @@ from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
-_MAX_LAGS = 64  # the largest distance of two compared coins
 # The values of t for Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
-_NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
-_POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
-_TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
-_FAR = 40  # standard deviations; totals further from their mean are negligible
+_TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 
 
 class _Test(NamedTuple):
-    """The natural log of a test's p-value, and a message that says what is wrong if the p-value is small."""
+    """The natural log of a test's p-value, and a message for the user if the p-value is small."""
 
     log_p: float
     message: str
@@ -57,13 +53,13 @@ def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of all tests of coins (R, K): of the total, of each run, and of each canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
-    yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
+    yield _Test(float(_log_binomial(total, presence.size)), message)
     yield from _test_rows(presence, "run", "canary")
     yield from _test_rows(presence.T, "canary", "run")
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of rows of coins (rows, columns), as far as the shape allows.
+    """Yields the results of the tests of rows of coins (rows, columns) that apply to this shape.
 
     `row` and `column` are the words for a row and a column in messages, such as "run" and "canary".
     """
@@ -83,7 +79,7 @@ def _describe_expected(coins: int) -> str:
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
-def _log_binomial(counts: Integers, coins: int) -> Array:
+def _log_binomial(counts: Integers | int, coins: int) -> Array:
     """Returns natural logs of the two-sided binomial p-values of numbers of heads among fair coins.
 
     A p-value is twice the probability of the smaller tail, and at most 1. Each of the `counts` (any shape) is
@@ -113,12 +109,12 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     Distances are from 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is the
     smallest one of all distances, times their number (Bonferroni).
     """
-    most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
+    most_lags = min(64, bits.shape[1] // 2)
     compared = []
     for lag in range(1, most_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
-        changes = np.count_nonzero(differs)
-        log_p = float(_log_binomial(np.array(changes), differs.size))
+        changes = int(differs.sum())
+        log_p = float(_log_binomial(changes, differs.size))
         compared.append((log_p, lag, changes, differs.size))
 
     log_p, lag, changes, pairs = min(compared)  # the most extreme lag
@@ -135,10 +131,10 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
-    # The possible totals of a row, without those of negligible probability.
+    # The possible totals of a row, without those of negligible probability, beyond 40 standard deviations.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
-    reach = int(_FAR * fair_deviation) + 1
+    reach = int(40 * fair_deviation) + 1
     values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
     # log C(K, S) = -log(K + 1) - log B(K - S + 1, S + 1), with the beta function B
     log_beta = special.betaln(width - values + 1, values + 1)

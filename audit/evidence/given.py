@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike
 
 from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
-from audit.evidence import one_run as one_run_evidence
 from audit.evidence.canaries import Coins, Fresh
-from audit.evidence.one_run import OneRun
+from audit.evidence.one_run import OneRun, make_cosines
 from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import Evidence as Evidence
 from audit.evidence.repeats import check_either
@@ -102,7 +101,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
-    run = one_run_evidence.make_cosines(observed, unobserved, size)
+    run = make_cosines(observed, unobserved, size)
     # With a fitted null, cosines may be maxima over rounds, and the checks of `given` do not apply.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
@@ -126,4 +125,4 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, given=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
-    return OneRun(drawn, one_run_evidence.make_cosines(*drawn.pooled(), size))
+    return OneRun(drawn, make_cosines(*drawn.pooled(), size))

@@ -39,10 +39,6 @@ from audit.laws import cosine_law
 LEVEL = 1e-6  # the error of each test
 MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
 MAX_DIMENSION = 10**13
-_IMPOSSIBLE = 1e-9  # the probability of rejecting possible cosines for their sum of squares
-_MANY = 1e12  # degrees of freedom with which Fisher's F becomes chi-squared
-_SLACK = 1e-6  # relative rounding error of cosines in float32
-_ALIKE = 1e-12  # cosines of a run that differ by less are equal
 
 
 def given(
@@ -96,7 +92,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
       leave_one_out: True if the other canaries' directions were projected out of each cosine's vector.
     """
     runs, canaries = cosines.shape
-    error = _IMPOSSIBLE / runs  # Bonferroni
+    error = 1e-9 / runs  # Bonferroni
     if not leave_one_out:
         limit = cosine_law.limit_squares(canaries, dimension, error)
     elif 2 <= canaries <= dimension:
@@ -106,7 +102,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
     without_failed = np.where(cosines == FAILED, 0.0, cosines)
     sums = np.square(without_failed).sum(axis=1)
     largest = int(np.argmax(sums))
-    if sums[largest] <= limit * (1 + _SLACK):
+    if sums[largest] <= limit * (1 + 1e-6):  # float32 has relative errors of about 1e-7
         return
     advice = "give each direction's cosine with one vector, divided by both lengths"
     if not leave_one_out:
@@ -146,7 +142,8 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     number = presence.sum()
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom = number - np.count_nonzero(presence.any(1)) - freedom_between
-    if freedom_between < 1 or freedom < 1 or total <= _ALIKE**2 * number:
+    # Cosines of a run that differ by 1e-12 or less are equal.
+    if freedom_between < 1 or freedom < 1 or total <= 1e-12**2 * number:
         return 1.0
     within = max(total - between, 1e-12 * total)  # above 0 despite rounding
     ratio = between / freedom_between / (within / freedom)
@@ -164,8 +161,10 @@ def describe_dimension(design: Fresh) -> str:
     elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
         tested = f"tested by {cosines}, which shows only a large excess"
-    danger = "a dimension that is too large makes bounds wrong"
-    return f"dimension {design.dimension:,} was {tested}; {danger}"
+    return (
+        f"dimension {design.dimension:,} was {tested}; "
+        "a dimension that is too large makes bounds wrong"
+    )
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
@@ -198,7 +197,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
         f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)",
     )
     failed = np.isnan(values)
-    require_few_failed("cosines", int(failed.sum()), values.size)
+    require_few_failed("cosines", failed)
     return np.where(failed, FAILED, values).reshape(len(values), -1)
 
 
@@ -231,9 +230,9 @@ def _require_spread(design: Fresh) -> None:
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F.
+    # The degrees of freedom of Fisher's F. With a huge denominator it is chi-squared.
     numerator = float(freedom)
-    denominator = _MANY
+    denominator = 1e12
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))

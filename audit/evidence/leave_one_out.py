@@ -9,9 +9,6 @@ from scipy import linalg
 from audit.errors import InputError, require
 from audit.evidence.arrays import Array
 
-# The smallest allowed fraction of a direction's squared length outside the span of the others.
-_MIN_OUTSIDE = 1e-9
-
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of K directions v_j, in [-1, 1].
@@ -40,9 +37,10 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
         factor = linalg.cho_factor(gram, lower=True)
     except linalg.LinAlgError:
         raise InputError(dependent) from None
-    inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
+    inverse = linalg.cho_solve(factor, np.eye(len(gram)))
     g = np.diag(inverse)
-    require((1 / g > _MIN_OUTSIDE * np.diag(gram)).all(), dependent)
+    # A smaller fraction of a direction's squared length outside the span of the others may be rounding.
+    require((1 / g > 1e-9 * np.diag(gram)).all(), dependent)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
     with np.errstate(invalid="ignore"):  # if w_j and r are 0, 0 / 0 is replaced by 0 below

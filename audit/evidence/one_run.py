@@ -93,13 +93,17 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     Raises InputError unless they are a vector of at least 10 finite values in [-1, 1], not all equal.
     """
     array = arrays.cosines(f"the {name} cosines", values)
-    shape = f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)"
-    require(array.ndim == 1, shape)
+    require(
+        array.ndim == 1,
+        f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",
+    )
     size = len(array)
     require(size >= MIN_CANARIES, f"there are {size} {name} cosines: give at least {MIN_CANARIES}")
     bad = np.count_nonzero(np.isnan(array))
-    failed = f"{bad} of {size} {name} cosines are not finite"
-    require(not bad, f"{failed}: the run failed; audit several runs together, including this one")
-    equal = f"all {size} {name} cosines equal {array[0]:g}: they must differ"
-    require(np.ptp(array) > 0, equal)
+    require(
+        not bad,
+        f"{bad} of {size} {name} cosines are not finite: the run failed; audit several runs together, "
+        "including this one",
+    )
+    require(np.ptp(array) > 0, f"all {size} {name} cosines equal {array[0]:g}: they must differ")
     return array

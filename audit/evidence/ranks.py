@@ -16,7 +16,7 @@ selected after they were drawn, or fresh draws that are canaries too.
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import number, require, require_type
@@ -27,10 +27,6 @@ from audit.evidence.given_directions import LEVEL, check_bits
 from audit.laws import cosine_law, gaussians
 
 MAX_DRAWS = 10**9
-_BELOW = (
-    1e-9  # the fraction by which we lower cosines, so rounding does not lift them above a threshold
-)
-_MAX_TAIL = 1 - 1e-12  # a tail probability of 1 would give the cosine -1 of a failed run
 
 
 def ranks(
@@ -77,18 +73,18 @@ def ranks(
         require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
         require(1 <= draws <= MAX_DRAWS, f"`fresh={draws}`: give 1 to {MAX_DRAWS:,} fresh draws")
-        own_ranks: NDArray[Any] = _check_ranks(scores, draws)
-        failed = np.isnan(own_ranks)
+        own_ranks = _check_ranks(scores, draws)
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
         ranked = np.where(has_failed, 0.0, ranked)  # any number: a failed run gets no ranks
-        own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
-        failed = np.broadcast_to(has_failed, own_ranks.shape)
+        ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
+        own_ranks = np.where(has_failed, np.nan, ranks_of_runs)
         if initial is not None:
             _require_one_law(initial, seed)
-    require_few_failed("ranks", int(failed.sum()), failed.size)
+    failed = np.isnan(own_ranks)
+    require_few_failed("ranks", failed)
     present = check_bits(presence, own_ranks.shape)
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     return Fresh(
@@ -123,8 +119,11 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
     ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
     bad = np.count_nonzero(~is_rank & ~np.isnan(ranks))
-    range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
-    require(not bad, f"{bad} of {ranks.size} values are not ranks: give {range_of_ranks}")
+    require(
+        not bad,
+        f"{bad} of {ranks.size} values are not ranks: give whole numbers from 1, the highest score, to "
+        f"{draws + 1:,}",
+    )
     return ranks
 
 
@@ -150,16 +149,18 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
 
     The rank of a left-out canary is at most r with probability r / (M + 1). We use the cosine that a random
-    direction exceeds with the same probability, lowered by a billionth.
+    direction exceeds with the same probability. We lower it by a billionth, so rounding does not lift it
+    above a threshold.
 
     Args:
       ranks: Ranks of any shape, from 1, the highest score, to M + 1.
       draws: M, the number of fresh draws.
     """
     tails = np.asarray(ranks, np.float64) / (draws + 1)
-    tails = np.minimum(tails, _MAX_TAIL)  # the lowest rank has tail 1
+    # The lowest rank has the tail 1, which would give the cosine -1 of a failed run.
+    tails = np.minimum(tails, 1 - 1e-12)
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
-    return cosines - _BELOW * np.abs(cosines)
+    return cosines - 1e-9 * np.abs(cosines)
 
 
 def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:

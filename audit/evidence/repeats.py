@@ -26,9 +26,6 @@ from audit.written import counted
 
 Evidence = Sets | Coins | Fresh | OneRun
 
-_DISTINCTIVE = 3  # different scores in a row that independent runs rarely share
-_DEVIATIONS = 2.0  # the allowed distance of a number of rows from its mean, in standard deviations
-
 
 class CountedOnce(NamedTuple):
     """The second reading of evidence with rows that look like copies.
@@ -47,11 +44,11 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
     if isinstance(evidence, OneRun):
         return None
     repeats = [_find_repeats(table) for table in evidence.rows()]
-    number = sum(int(repeated.sum()) for repeated in repeats)
+    number = int(np.concatenate(repeats).sum())
     if not number:
         return None
     remark = counted(number, "row repeats an earlier row", "rows repeat earlier rows")
-    return CountedOnce(evidence.select([~repeated for repeated in repeats]), remark)
+    return CountedOnce(evidence.select(*[~repeated for repeated in repeats]), remark)
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
@@ -78,7 +75,6 @@ def _find_repeats(table: Rows) -> Bits:
     # `groups` has a number for each row, equal for equal rows, and `counts` how often each number occurs.
     # `before` counts the equal rows before each row.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    groups = groups.ravel()
     order = np.argsort(groups, kind="stable")
     group_starts = np.cumsum(counts) - counts
     before = np.empty(len(groups), np.int64)
@@ -101,10 +97,11 @@ def _look_pasted(counts: Integers) -> bool:
     Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, a row
     that is expected l times occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality,
     for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows
-    that were copied k - 1 times violate this inequality. We allow for chance deviations of each f_k.
+    that were copied k - 1 times violate this inequality. We allow each f_k to be two standard deviations from
+    its mean by chance.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
-    slack = _DEVIATIONS * np.sqrt(f)
+    slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
     most = f + slack + 1
     k = np.arange(2, len(f) - 1)
@@ -122,4 +119,4 @@ def _are_distinctive(table: Rows) -> Bits:
         return np.asarray((table.scores != FAILED).any(axis=1))
     steps = np.diff(np.sort(table.scores, axis=1), axis=1)
     different_scores = 1 + np.count_nonzero(steps, axis=1)
-    return np.asarray(different_scores >= _DISTINCTIVE)
+    return np.asarray(different_scores >= 3)

@@ -136,7 +136,7 @@ def epsilon_from_rates(
         steep = np.log(above_fnr) - np.log(fpr)
         flat = np.log(above_fpr) - np.log(fnr)
     # If a numerator and a rate are both 0, the part is NaN, which `fmax` ignores.
-    return np.fmax(np.fmax(steep, flat), -np.inf)
+    return np.fmax(steep, flat)
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
@@ -147,15 +147,15 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
     return special.ndtr(-special.ndtri(false_positive_rate) - mu)
 
 
-def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, delta: float) -> Array:
+def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: float) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).
     """
-    fpr = np.asarray(false_positive_rate, float)
-    steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr  # exp overflows beyond 700
-    flat = np.exp(-epsilon) * (1 - delta - fpr)
+    largest_slope = np.exp(min(epsilon, 700.0))  # exp overflows beyond 700
+    steep = 1 - delta - largest_slope * false_positive_rate
+    flat = np.exp(-epsilon) * (1 - delta - false_positive_rate)
     return np.maximum(0.0, np.maximum(steep, flat))
 
 
@@ -170,8 +170,10 @@ def require_levels(delta: float, confidence: float) -> None:
     suggestion = ""
     if 1 < confidence < 100:  # a percentage
         suggestion = f"; did you mean {confidence / 100:g}?"
-    message = f"`confidence` must be between 0 and 1, got {confidence}{suggestion}"
-    require(0 < 1 - confidence < 1, message)
+    require(
+        0 < 1 - confidence < 1,
+        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
+    )
 
 
 def mass_between(edges: Array) -> Array:
@@ -179,5 +181,4 @@ def mass_between(edges: Array) -> Array:
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
     # A difference is precise if both probabilities are small.
-    is_above_0 = edges[..., :-1] > 0
-    return np.where(is_above_0, from_above, from_below)
+    return np.where(edges[..., :-1] > 0, from_above, from_below)

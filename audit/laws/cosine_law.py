@@ -34,34 +34,33 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
       dimension: d >= 2.
     """
     t = np.asarray(cosine, float)
-    fix = "give the number of trained parameters, at least 2"
-    require(dimension >= 2, f"`dimension={dimension}`: {fix}")
-    size = np.abs(t)
+    require(
+        dimension >= 2,
+        f"`dimension={dimension}`: give the number of trained parameters, at least 2",
+    )
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
     # Below this the incomplete beta function may underflow.
     least = 1e-280
     log_near_tail = np.log(np.maximum(tail, least))
-    log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(size, dimension))
+    log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(np.abs(t), dimension))
     return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
-def log_density(cosine: ArrayLike, dimension: int) -> Array:
+def log_density(cosine: Array, dimension: int) -> Array:
     """Returns the log density at t in (-1, 1) of the cosine between a fixed and a uniform direction in R^d.
 
     The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
     """
-    t = np.asarray(cosine, float)
-    log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
+    log_kernel = special.xlog1py((dimension - 3) / 2, -cosine * cosine)
     return log_kernel - special.betaln(0.5, (dimension - 1) / 2)
 
 
-def quantile(probability: ArrayLike, dimension: int) -> Array:
+def quantile(probability: Array, dimension: int) -> Array:
     """Returns t with P(T <= t) = probability, for the cosine T of a fixed and a uniform direction in R^d."""
-    p = np.asarray(probability, float)
     # T^2 has the distribution Beta(1/2, (d - 1) / 2), and half of P(T^2 > t^2) is at each sign of T.
-    tail = np.minimum(p, 1 - p)
+    tail = np.minimum(probability, 1 - probability)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
-    return np.copysign(np.sqrt(squares), p - 0.5)
+    return np.copysign(np.sqrt(squares), probability - 0.5)
 
 
 def limit_squares(canaries: int, dimension: int, error: float) -> float:

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from audit.errors import require
 from audit.laws import conversions
 from audit.laws.intervals import Array
 
-_MAX_EPSILON = 512.0
 _MIN_LOG_ARGUMENT = 1e-300  # avoids the logarithm of 0
 
 
@@ -42,7 +40,7 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and cut those in which the sign changes. The densities p and q (n,) are at points with
+    We sum trapezoids, and split those where the sign changes. The densities p and q (n,) are at points with
     an even `spacing`, and epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
@@ -90,9 +88,12 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    message = f"epsilon at delta {delta:g} exceeds {_MAX_EPSILON:g}, the largest that is computed"
-    require(compute_excess(_MAX_EPSILON) <= 0, message)
-    return scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
+    largest = 512.0
+    require(
+        compute_excess(largest) <= 0,
+        f"epsilon at delta {delta:g} exceeds {largest:g}, the largest that is computed",
+    )
+    return scipy.optimize.brentq(compute_excess, 0.0, largest, xtol=1e-10, rtol=1e-12)
 
 
 class ErrorRates(NamedTuple):
@@ -102,13 +103,12 @@ class ErrorRates(NamedTuple):
     false_negative: Array
 
 
-def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
+def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
     Both have the thresholds' shape. We sum the tails of the densities at the edges of the grid's cells, and
     interpolate their logarithms between the edges.
     """
-    at = np.asarray(thresholds, float)
     # Each point represents the cell around it. At a cell's upper edge, the upper tail of p sums the points
     # above the cell's point, and the lower tail of q sums the points up to it.
     spacing = pair.spacing
@@ -118,8 +118,8 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     below = np.cumsum(pair.q) * spacing
     log_above = np.log(np.maximum(above, _MIN_LOG_ARGUMENT))
     log_below = np.log(np.maximum(below, _MIN_LOG_ARGUMENT))
-    false_positive = np.exp(np.interp(at, edges, log_above))
-    false_negative = np.exp(np.interp(at, edges, log_below))
+    false_positive = np.exp(np.interp(thresholds, edges, log_above))
+    false_negative = np.exp(np.interp(thresholds, edges, log_below))
     return ErrorRates(false_positive, false_negative)
 
 
@@ -131,7 +131,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
     return error_rates(pair, pair.points + pair.spacing / 2)
 
 
-def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
+def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
     """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
     An audit with such a threshold and a Gaussian curve converges to this mu with more runs.

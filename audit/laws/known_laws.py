@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
+from numpy.random import Generator
 from scipy import special
 
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
 from audit.laws.intervals import Array
 
-Generator = np.random.Generator
 # (generator, a family's parameter, whether the canary is inserted, n) -> n scores
 Sampler = Callable[[Generator, float, bool, int], Array]
 _REACH = 60.0  # grids of scores span -60 to 60
@@ -56,7 +56,7 @@ class ScoreFamily(NamedTuple):
       name: The family's name.
       kernel: The distribution that all parts of a world's mixture shift and scale.
       parts: Maps (parameter, inserted) to the parts of the mixture of scores with or without the canary.
-      known_epsilon: Maps (parameter, delta) to epsilon; None if there is no formula.
+      known_epsilon: Maps (parameter, delta) to epsilon; None without a formula.
     """
 
     name: str
@@ -153,18 +153,14 @@ def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
 
 
 NORMAL = Kernel("norm", special.ndtr)
-_LAPLACE = Kernel("laplace", _laplace_distribution)
-_T3 = Kernel("t", functools.partial(special.stdtr, 3), (3,))
-_LOGISTIC = Kernel("logistic", special.expit)
 GAUSSIAN = ScoreFamily("gaussian", NORMAL, _shifted, conversions.epsilon_from_mu)
 _FAMILIES = (
     GAUSSIAN,
-    ScoreFamily("laplace", _LAPLACE, _shifted),  # the parameter is epsilon: shift over scale
+    # The parameter is epsilon: shift over scale.
+    ScoreFamily("laplace", Kernel("laplace", _laplace_distribution), _shifted),
     ScoreFamily("randomized_response", NORMAL, _response_parts),  # epsilon
-    ScoreFamily("t3", _T3, _shifted),
-    ScoreFamily("logistic", _LOGISTIC, _shifted),
+    ScoreFamily("t3", Kernel("t", functools.partial(special.stdtr, 3), (3,)), _shifted),
+    ScoreFamily("logistic", Kernel("logistic", special.expit), _shifted),
     ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # spread
 )
-LAWS: dict[str, ScoreFamily] = {}
-for _family in _FAMILIES:
-    LAWS[_family.name] = _family
+LAWS = {family.name: family for family in _FAMILIES}

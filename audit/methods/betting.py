@@ -35,7 +35,7 @@ from audit.methods.exact import Family
 
 
 def _make_grid(end: float, points: int) -> Array:
-    """Returns a grid on [0, 1]: 0, the normal probabilities below points from -end to end, and 1."""
+    """Returns a grid on [0, 1]: 0, the normal probabilities below `points` numbers from -end to end, 1."""
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
@@ -93,8 +93,7 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 
     `growth` (L, G) is the log of the factor by which each bet grows.
     """
-    with np.errstate(divide="ignore"):
-        return special.logsumexp(growth, axis=0, b=capital[:, None])
+    return special.logsumexp(growth, axis=0, b=capital[:, None])
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
@@ -107,7 +106,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       error: The probability that the bound exceeds the truth.
     """
-    target = float(-np.log(error))  # the log capital that rejects
+    target = -np.log(error)  # the log capital that rejects
     errors = counted.rest
     bet = _bet_on_coins if errors.paired else _bet_on_sets
     find_least_capital = bet(family, counted, target)
@@ -130,17 +129,19 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
     in. The pilot chooses the pairs to reach a log capital of `target` for the largest parameter.
     """
-    rates_out, rates_in = counted.rest.rates()
-    pilot_out, pilot_in = counted.pilot.rates()
-    # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs.
-    runs_per_pilot_run_out = len(rates_out) / len(pilot_out)
-    runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
-    predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
-    predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
+    # First for the runs out, then for the runs in: the log growth (stakes, coarse levels) that the pilot
+    # predicts for the counted runs, and their log growth (stakes, levels).
+    predicted = []
+    growth = []
+    for pilot, rates in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
+        runs_per_pilot_run = len(rates) / len(pilot)
+        of_pilot = compute_log_growth(pilot, _COARSE_LEVELS, STAKES)
+        predicted.append(of_pilot * runs_per_pilot_run)
+        growth.append(compute_log_growth(rates, _LEVELS, STAKES))
+    growth_out, growth_in = growth
+    predicted_out, predicted_in = predicted
     # The chosen bets as indices in STAKES, (bets,) each.
     stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
-    growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
-    growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
         """Returns the smallest log capital over the corners of the curve's cells."""
@@ -189,7 +190,7 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first pair that suffices. If none does, `argmax` gives the first pair, with stakes of 0.
+    # The first pair that suffices. If no pair does, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
@@ -222,8 +223,7 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
     1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
-    places = np.searchsorted(levels, rates_in, side="right") - 1
-    return np.clip(places, 0, None)  # only rounding gives a rate below 0
+    return np.searchsorted(levels, rates_in, side="right") - 1
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -247,9 +247,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         means = np.outer(weights, false_negative) + np.outer(1 - weights, false_positive)
         # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        # Only rounding gives a mean below 0.
-        growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
-        return mix_bets(growth_on_curve, CAPITAL).min()
+        return mix_bets(np.take_along_axis(growth, below, 1), CAPITAL).min()
 
     return find_least_capital
 

@@ -71,8 +71,9 @@ class ClaimTest(NamedTuple):
     Attributes:
       e_value: The evidence against the claim; at most 1 on average if the claim is true.
       refuted: Whether the e-value has reached 1 / (1 - confidence).
-      runs: The number of runs until the refutation; all runs if there is none or if the order is unknown.
-      seen: The smallest departure that would have been refuted; None if there is none or it was not computed.
+      runs: The number of runs until the refutation; all runs if the claim is not refuted or the order is
+        unknown.
+      seen: The smallest departure that would have been refuted; None without one, or if it was not computed.
     """
 
     e_value: float
@@ -104,12 +105,10 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     The capital starts at 1 and is a mixture with a component for each threshold and each of BETS. If
     `counted` leaves out thresholds, the capital on them is lost.
     """
-    log_factors = _compute_log_factors(counted, power)
-    runs, bets, thresholds = log_factors.shape
-    log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    start = np.tile(split_capital()[:thresholds] / bets, bets)
-    with np.errstate(divide="ignore"):
-        return special.logsumexp(log_components, axis=1, b=start)
+    log_components = np.cumsum(_compute_log_factors(counted, power), axis=0)
+    _, bets, thresholds = log_components.shape
+    start = split_capital()[:thresholds] / bets
+    return special.logsumexp(log_components, axis=(1, 2), b=start)
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:

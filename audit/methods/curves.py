@@ -8,11 +8,11 @@ Beta(r, n + 1 - r). We compute two-sided limits at a hundred ranks, each with an
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Integers
 from audit.laws import intervals
 from audit.laws.intervals import Interval
 from audit.methods import thresholds
@@ -70,7 +70,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     )
 
 
-def _choose_ranks(trials: int) -> NDArray[np.int64]:
+def _choose_ranks(trials: int) -> Integers:
     """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
     end = special.ndtri(0.5 / trials)
     quantiles = np.linspace(end, -end, min(100, trials))
@@ -137,11 +137,13 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     Raises:
       InputError: A rate out of range.
     """
-    rate = false_positive_rate
-    require(0 <= rate < 1, f"`false_positive_rate` must be at least 0 and below 1, got {rate}")
+    require(
+        0 <= false_positive_rate < 1,
+        f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
+    )
     # How many scores out may exceed the threshold. Rounding may leave a whole number just below itself, which
     # the factor corrects.
-    allowed = int(rate * len(scores_out) * (1 + 1e-12))
+    allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())
 
@@ -176,10 +178,8 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
     the median of the even mixture of both worlds, "out" if it is below, and at random if it is equal.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
-    ties_in = (scores_in == middle).mean()
-    ties_out = (scores_out == middle).mean()
-    right_in = (scores_in > middle).mean() + ties_in / 2
-    right_out = (scores_out < middle).mean() + ties_out / 2
+    right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
+    right_out = (scores_out < middle).mean() + (scores_out == middle).mean() / 2
     # If each world's limits have a confidence of 97.5%, their averages have 95%.
     rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
     rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)

@@ -31,9 +31,8 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# The upper ends of U's cells, as quantiles.
-_SCORES = np.linspace(-6.0, 6.0, 481)
-_LEVELS = np.append(special.ndtr(_SCORES), 1.0)
+# The probabilities of U below the upper ends of its cells, and in each cell.
+_LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 
 
@@ -134,6 +133,6 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     over cells of U with the probabilities _MASSES, and use the upper end of each.
     """
     rates = _compute_rates(counts.rank, counts.scores)
-    other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
+    other_rates = family.trade_off(parameter, rates)
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
     return _MASSES @ probabilities

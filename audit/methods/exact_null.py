@@ -1,4 +1,4 @@
-"""The exact null: a lower bound on epsilon from runs whose canaries are uniform random directions.
+"""The exact null: a lower bound on epsilon for canaries that are uniform random directions.
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
@@ -80,18 +80,17 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 
 
 def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
-    """Returns e^epsilon a + delta for the rates a at which left-out canaries exceed thresholds.
+    """Returns the largest mean fraction of inserted canaries above thresholds, if epsilon is true.
 
-    It limits the mean fraction of inserted canaries above the same thresholds if epsilon is true.
+    It is e^epsilon a + delta, where a left-out canary exceeds the threshold with probability a.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
 
 
-def cosine_of(student: ArrayLike, dimension: int) -> Array:
+def cosine_of(student: Array, dimension: int) -> Array:
     """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
-    t = np.asarray(student, float)
-    return t / np.sqrt(dimension - 1 + t * t)
+    return student / np.sqrt(dimension - 1 + student * student)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,7 +214,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     Runs without inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
-    fractions = np.stack([_compute_fractions(run, levels) for run in _select_present(design)])
+    fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is in order
     return Exceedances(fractions, compute_log_rates(design, levels), in_order)
 
@@ -226,14 +225,12 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     A score is a cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2), or -10, which is below all
     thresholds, if a run failed.
     """
-    runs = []
-    for cosines in _select_present(design):
-        remainder = np.maximum(1 - cosines**2, _TINY)  # the cosine of a failed run is -1
-        student = cosines * np.sqrt((design.dimension - 1) / remainder)
-        runs.append(np.maximum(student, -10.0))
+    remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosine of a failed run is -1
+    student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
+    runs = _select_present(design._replace(cosines=np.maximum(student, -10.0)))
     means = np.array([run.mean() for run in runs])
-    canaries = round(np.mean([run.size for run in runs]))
     deviations = np.concatenate([run - run.mean() for run in runs])
+    canaries = round(deviations.size / means.size)
     degrees = deviations.size - means.size  # a mean is fitted to each run
     within = 1.0
     between = 0.0
@@ -259,8 +256,8 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 def _select_present(design: Fresh) -> list[Array]:
     """Returns the cosines (K,) of inserted canaries, for each run with any; raises InputError without any."""
-    present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
-    runs = [run for run in present if run.size]
+    rows = zip(design.cosines, design.presence, strict=True)
+    runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
     return runs
 
@@ -341,7 +338,7 @@ class FirstBet(NamedTuple):
       delta: The delta of epsilon.
       log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
       fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold that half of the canaries chose; None if they chose none.
+      chosen: The threshold that half of the canaries chose; None without such a choice.
     """
 
     on_ramps: float
@@ -357,7 +354,7 @@ class FirstBet(NamedTuple):
         on_likely = ratios.mean()
         if self.chosen is None:
             return on_likely
-        eta = 0.1  # see the module's docstring
+        eta = 0.1  # any value between 0 and 1 is valid (module's docstring)
         by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))
         largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
         on_chosen = self.chosen.hits / largest_mean
@@ -380,8 +377,7 @@ class Capital:
         self._delta = delta
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
-        # (R, T)
-        self._fractions = np.stack([_compute_fractions(run, self._levels) for run in runs])
+        self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
         # Runs with equal fractions have equal factors, which we compute once.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
@@ -454,9 +450,10 @@ class Capital:
         leap = 1
         while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
-        candidates = range(start, start + leap)
         k = start + bisect_left(
-            candidates, True, key=lambda k: not is_refuted(k, _NUM_THRESHOLD_BETS)
+            range(start, start + leap),
+            True,
+            key=lambda k: not is_refuted(k, _NUM_THRESHOLD_BETS),
         )
         while is_refuted(k):
             k += 1
@@ -465,9 +462,8 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
-        first_unrefuted = (
-            0  # the smallest k such that epsilon = k * _EPSILON_STEP is not refuted yet
-        )
+        # The smallest k such that epsilon = k * _EPSILON_STEP is not refuted yet.
+        first_unrefuted = 0
         components = self.compute_log(1, 0.0)  # the log capital against that epsilon so far
         for run in range(self.num_runs):
             if run:
@@ -480,10 +476,13 @@ class Capital:
         return np.array(bounds)
 
 
-def _compute_fractions(cosines: Array, levels: Array) -> Array:
-    """Returns the fraction (T,) of a run's cosines (K,) above each level (T,)."""
-    not_above = np.searchsorted(np.sort(cosines), levels, side="right")
-    return (cosines.size - not_above) / cosines.size
+def _compute_fractions(runs: list[Array], levels: Array) -> Array:
+    """Returns the fractions (R, T) of each run's cosines (K,) above each level (T,)."""
+    fractions = []
+    for cosines in runs:
+        not_above = np.searchsorted(np.sort(cosines), levels, side="right")
+        fractions.append((cosines.size - not_above) / cosines.size)
+    return np.array(fractions)
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
@@ -505,7 +504,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
         staked=staked,
         delta=delta,
         log_rates=compute_log_rates(design, levels),
-        fractions=_compute_fractions(cosines, levels),
+        fractions=_compute_fractions(runs[:1], levels)[0],
     )
     if not design.in_order and len(runs) > 1:
         return bet._replace(staked=0.0)
@@ -543,7 +542,7 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     far = np.geomspace(10, max(root, 11), 400)
     units = np.append(near, far)
     thresholds = units[units < root] / root
-    spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
+    spread = max(pilot.std(), 1e-12)  # cosines may all be equal
     expected = special.ndtr((pilot.mean() - thresholds) / spread)
     deviation = np.sqrt(expected / canaries)
     sure_fraction = np.maximum(expected - 2 * deviation, 0.0)

@@ -24,10 +24,9 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Bits
 from audit.laws import conversions, known_laws
 from audit.laws.intervals import bisect
 from audit.laws.known_laws import ScoreFamily
@@ -37,6 +36,7 @@ CURVE_POWER = 0.95  # the least power with which a failure to reject counts
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each alternative
+_PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of alternatives
 
 
 class Fit(NamedTuple):
@@ -57,7 +57,7 @@ class _Null(NamedTuple):
     Attributes:
       table: (2, cells) counts, the world "out" first.
       fit: The fit to the table.
-      drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) if a test is not possible.
+      drawn: (_TABLES, 3) statistics of tables drawn from the fit.
     """
 
     table: Array
@@ -71,7 +71,7 @@ def examine(scores_in: Array, scores_out: Array) -> float:
     It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
     """
     null = _fit_null(scores_in, scores_out)
-    if not len(null.drawn):
+    if null is None:
         return 1.0
     statistics = _compute_statistics(null.table, null.fit)
     return float(_compute_p_values(statistics, null.drawn))
@@ -84,25 +84,25 @@ def power(scores_in: Array, scores_out: Array) -> float:
     has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
-    if not len(null.drawn):
+    if null is None:
         return 0.0
     alternatives = ("logistic", "laplace", "t3", "randomized_response")
     return min(_simulate_rejection_rate(known_laws.LAWS[name], null) for name in alternatives)
 
 
-def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
+def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    With two cells or without overlap no test is possible, and we draw no statistics.
+    With two cells, or if the worlds do not overlap, no test is possible, and the result is None.
     """
     table = count_in_cells(scores_in, scores_out)
-    fit = fit_tables(table)
     cells_out = np.flatnonzero(table[0])  # with scores out
     cells_in = np.flatnonzero(table[1])
     have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
-    drawn = np.empty((0, 3))
-    if table.shape[1] >= 3 and have_overlap:
-        drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, fit)
+    if table.shape[1] < 3 or not have_overlap:
+        return None
+    fit = fit_tables(table)
+    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, fit)
     return _Null(table, fit, drawn)
 
 
@@ -167,8 +167,8 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
-    parameters, mus = _tabulate_fitted_mus(family, cells)
-    parameter = float(np.interp(abs(null.fit.mu), mus, parameters))
+    mus = _tabulate_fitted_mus(family, cells)
+    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
     probabilities = _compute_cell_probabilities(family, parameter, cells)
     # The fit to the mean counts is near the fits to all drawn tables.
     start = fit_tables(probabilities * sizes[:, None])
@@ -178,12 +178,11 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns 48 ascending parameters of a family, and the mu fitted to infinitely many scores at each."""
-    parameters = np.geomspace(0.01, 30.0, 48)
-    tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in parameters]
+def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
+    """Returns the mu (48,) fitted to infinitely many scores of a family with each of _PARAMETERS."""
+    tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in _PARAMETERS]
     fits = fit_tables(np.array(tables))
-    return parameters, np.maximum.accumulate(fits.mu)  # ascending, for interpolation
+    return np.maximum.accumulate(fits.mu)  # ascending, for interpolation
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
@@ -241,7 +240,7 @@ def approximate_fit(table: Array) -> Fit:
     observed = below.sum(-2) / sizes.sum(-2)
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)
 
-    def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+    def is_too_low(cuts: Array) -> Bits:
         """Returns True for cuts with a smaller fraction of the mixture below them than observed."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)

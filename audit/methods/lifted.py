@@ -65,7 +65,6 @@ _VARIANCE_OF_BIT = VarianceBound(linear=1.0, constant=0.0)  # x - x^2
 Limits = tuple[float, float]  # lower, upper
 # (mean, number of values, error of each limit, bound on a value's variance) -> limits of the true mean
 ComputeLimits = Callable[[float, int, float, VarianceBound], Limits]
-Proven = tuple[float, float | None]  # epsilon, and the mu that it follows from; None without a mu
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +72,12 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (error counts, delta, error probability) to (epsilon, the mu that it follows from or None).
+      prove: Maps (trade-off functions, error counts, error probability) to a bound on their parameter. The
+        parameter is mu if the method assumes a Gaussian curve, else epsilon.
       canaries: The smallest number of canaries per run that the method accepts.
     """
 
-    prove: Callable[[Counted, float, float], Proven]
+    prove: Callable[[Family, Counted, float], float]
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
@@ -86,12 +86,17 @@ class CanaryMethod(Method):
         If a user's coins may be unfair, we raise the error rates of the counted runs (`Coins.widen`). We do
         not raise those of the pilot, because its choices must not depend on the coins of the counted runs.
         """
-        family = exact.GAUSSIAN if self.assumes.gaussian else exact.approximate_dp(delta)
+        assumes = self.assumes
+        family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, 1 - confidence)
         errors = counted.rest
         widened, error_left = design.widen(errors, 1 - confidence)
-        epsilon, mu = self.prove(counted._replace(rest=widened), delta, error_left)
-        assumes = self.assumes
+        proven = self.prove(family, counted._replace(rest=widened), error_left)
+        mu = None
+        epsilon = proven
+        if assumes.gaussian:
+            mu = proven
+            epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
             # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries.
             if not errors.paired and errors.canaries_in > 1:
@@ -122,34 +127,18 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(
-        0.0
-    )  # at any threshold: the choice only uses the numbers of runs and guesses
+    sizes = rest.errors(0.0)  # only the numbers of runs and guesses matter, at any threshold
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
-def lifted(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns (the bound on epsilon at delta by betting, None) for any trade-off curve."""
-    return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
-
-
-def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
-    """Returns (epsilon of the lower bound on mu, that bound) by betting, for any number of runs.
-
-    The epsilon is a lower bound only if the trade-off curve of the average error rates is Gaussian.
-    """
-    mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
-    return conversions.epsilon_from_mu(mu, delta), mu
-
-
 def _prove_lidp(
-    order: int, compute_limits: ComputeLimits, counted: Counted, delta: float, error: float
-) -> Proven:
-    """Returns (epsilon of the trade-off curve through the upper limits of both rates, None instead of mu).
+    order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
+) -> float:
+    """Returns the parameter of the curve of `family` through upper limits of both error rates, at least 0.
 
-    Epsilon is at least 0. Each limit has half of the bound's error, and uses the moments of a run's errors up
-    to `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
+    Each limit has half of the bound's error, and uses the moments of a run's errors up to `order`, a power of
+    two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
     _, missed = exchangeable_limits(
@@ -160,8 +149,7 @@ def _prove_lidp(
     )
     fpr = min(errors.scale_out * alarmed, 1.0)  # a scale above 1 may raise the limit above 1
     fnr = min(errors.scale_in * missed, 1.0)
-    epsilon = float(conversions.epsilon_from_rates(fpr, fnr, delta))
-    return max(epsilon, 0.0), None
+    return max(float(family.parameter(fpr, fnr)), 0.0)
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
@@ -285,7 +273,7 @@ for compute_limits, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
 METHODS |= {
     LIFTED: CanaryMethod(
         name=LIFTED,
-        prove=lifted,
+        prove=betting.lower_bound,
         assumes=NOTHING,
         label="lifted",
         legend="lifted, assumption-free",
@@ -293,7 +281,7 @@ METHODS |= {
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
-        prove=lifted_gaussian,
+        prove=betting.lower_bound,
         assumes=GAUSSIAN_CURVE,
         label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
@@ -313,9 +301,11 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     Raises:
       InputError: Too few runs.
     """
-    canaries = min(design.canaries)
-    methods = [method for method in METHODS.values() if method.canaries <= canaries]
-    return [method.bound(design, delta, confidence) for method in methods]
+    return [
+        method.bound(design, delta, confidence)
+        for method in METHODS.values()
+        if method.canaries <= min(design.canaries)
+    ]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:

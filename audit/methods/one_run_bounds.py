@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Bits, Integers
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
@@ -44,9 +44,9 @@ from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
-ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
+ONE_RUN_GUESSES = "one_run_guesses"
+ONE_RUN_GAUSSIAN = "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
-MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
 # Fractions of the coins that may be guessed; small ones are evenly spaced in logarithms.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 
@@ -164,7 +164,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
 
 # (a single run, delta, confidence) -> the bound
 CoinMethod = Callable[[Coins, float, float], Bound]
-OF_COINS: dict[str, CoinMethod] = {
+OF_COINS = {
     ONE_RUN_GUESSES: from_guesses,
     ONE_RUN_GAUSSIAN: gaussian_from_guesses,
 }
@@ -179,8 +179,8 @@ class _OrderedCoins(NamedTuple):
       expected_right: (choices,) the fraction of right guesses that the pilot predicts for each number.
     """
 
-    right: NDArray[np.int64]
-    guess_counts: NDArray[np.int64]
+    right: Integers
+    guess_counts: Integers
     expected_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
@@ -204,15 +204,18 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     pilot predicts the fraction of right guesses for each fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
-    few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
-    require(len(scores) >= LEAST_COINS, few)
+    require(
+        len(scores) >= LEAST_COINS,
+        f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}",
+    )
     distances = scores - np.median(scores)
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
     # The pilot and the order do not depend on the coins.
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    guessable = guessable[:MAX_COINS]  # a random subset, since `split_pilot` shuffles
+    # The time to compute mu grows with the number of coins. The subset is random: `split_pilot` shuffles.
+    guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
     guess_counts = np.maximum(np.round(_GUESSED * len(right)), 1)
@@ -286,7 +289,7 @@ def log_p_approximate(
 
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
-) -> NDArray[np.bool_]:
+) -> Bits:
     """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
     Let q_j be the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
@@ -303,8 +306,7 @@ def gaussian_refutes(
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
     q = np.full(r.shape, error)  # q_(j+1) at the start of a step, q_j at its end
     q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
-    most_right = int(v.max(initial=0))  # `initial` is for empty arrays
-    for j in range(most_right - 1, -1, -1):
+    for j in range(int(v.max()) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
         # A probability above 1 is refuted already.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))

@@ -17,7 +17,6 @@ the code, means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 from scipy import special
@@ -56,7 +55,7 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 # (distribution without leakage, distribution of observed cosines, delta) -> epsilon
-FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
+FITTED = {
     ONE_SHOT_FITTED: gaussians.epsilon,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
 }
@@ -69,16 +68,17 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
-        estimate = Estimate(
-            method=name,
-            epsilon=in_sample(run, delta, 1 - confidence, prior),
-            delta=delta,
-            confidence=confidence,
-            n_in=len(run.observed),
-            n_out=len(run.unobserved),
-            caveat="in-sample: the best of all thresholds",
+        rows.append(
+            Estimate(
+                method=name,
+                epsilon=in_sample(run, delta, 1 - confidence, prior),
+                delta=delta,
+                confidence=confidence,
+                n_in=len(run.observed),
+                n_out=len(run.unobserved),
+                caveat="in-sample: the best of all thresholds",
+            )
         )
-        rows.append(estimate)
     return rows
 
 

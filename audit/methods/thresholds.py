@@ -8,14 +8,12 @@ not count.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from audit.evidence.arrays import Array
-from audit.laws import conversions, intervals
+from audit.evidence.arrays import Array, Integers
+from audit.laws import intervals
 from audit.methods.exact import GAUSSIAN, Family
 
-Counts = NDArray[np.int64]
 # The number of scores of normal distributions that we add to a pilot's counts, as a prior. This constant and
 # others in this module are tuned. No bound's validity depends on them.
 _PRIOR = 5.0
@@ -29,8 +27,8 @@ class ErrorCounts(NamedTuple):
       false_negatives: (k,) the numbers of scores in that are not above it.
     """
 
-    false_positives: Counts
-    false_negatives: Counts
+    false_positives: Integers
+    false_negatives: Integers
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
@@ -38,28 +36,6 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
-
-
-def best_empirical(scores_in: Array, scores_out: Array, error: float) -> tuple[float, float]:
-    """Returns the threshold with the largest mu on the scores, and its mu.
-
-    The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    thinned out evenly from 200,000 on to save time. The Gaussian trade-off curve through Clopper-Pearson
-    upper limits of both error rates gives mu (Errata H12 of experiments/hidden_state/README.md). The largest
-    mu is not a confidence bound because the same scores choose the threshold.
-
-    Scores are (n,) in and (m,) out, and at least two must differ. `error` is the error probability of each
-    rate's upper limit.
-    """
-    distinct = np.unique(np.concatenate([scores_in, scores_out]))
-    points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
-    points = points[:: 1 + len(points) // 200_000]
-    counts = count_errors(scores_in, scores_out, points)
-    fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
-    fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
-    mus = conversions.mu_from_rates(fpr, fnr)
-    best = int(np.argmax(mus))
-    return float(points[best]), float(mus[best])
 
 
 class Rank(NamedTuple):
@@ -75,7 +51,7 @@ class Rank(NamedTuple):
 
 
 def choose_on_pilot(
-    pilot: tuple[Array, Array], n_in: int, n_out: int, family: Family, error: float
+    pilot_in: Array, pilot_out: Array, n_in: int, n_out: int, family: Family, error: float
 ) -> Rank:
     """Chooses, on a pilot's scores, the rank of the other score that should be the best threshold.
 
@@ -87,12 +63,11 @@ def choose_on_pilot(
     only on the order of the scores. A poor choice makes the bound weaker, but not wrong.
 
     Args:
-      pilot: (scores in, scores out) of the pilot.
+      pilot_in, pilot_out: The pilot's scores (n,) in and (m,) out.
       n_in, n_out: The numbers of other scores, which will be counted.
       family: The trade-off functions, with the privacy parameter.
       error: The error probability of each rate's upper limit.
     """
-    pilot_in, pilot_out = pilot
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
         return Rank(is_in=True, rank=1)
 
@@ -103,9 +78,8 @@ def choose_on_pilot(
     normal, counted, places, misfits = np.hstack([by_in, by_out])
     best = np.argmax(normal)
     if family is not GAUSSIAN:
-        is_steady = (
-            places >= 8
-        )  # ranks with enough of the pilot's scores beyond them to trust the counts
+        # Ranks with enough of the pilot's scores beyond them to trust the counts.
+        is_steady = places >= 8
         # The relative error of bounds that we predict from the counts.
         doubt = 1.7 / np.sqrt(min(len(pilot_in), len(pilot_out)))
         if np.abs(misfits[is_steady]).max(initial=0.0) > 1.8:  # standard deviations
@@ -180,8 +154,7 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the mu such that N(mu, 1) and N(0, 1) have the area under the ROC curve (AUC) of the pilot.
 
-    Their AUC is Phi(mu / sqrt(2)). We add a tied pair of scores to avoid an AUC of 0 or 1. If a world is
-    empty, mu is 0.
+    Their AUC is Phi(mu / sqrt(2)). We add a tied pair of scores to avoid an AUC of 0 or 1.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)

@@ -147,7 +147,7 @@ def _print_bugs(setting: Setting) -> None:
     records = []
     for factor in cli.numbers("bug"):
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
-        record = {"noise / claimed": f"{needed.noise:g}"}
+        record = {"noise / claimed": f"{factor:g}"}
         for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
             record[name] = "over 1,000" if runs is None else f"{runs:,}"
         records.append(record)
