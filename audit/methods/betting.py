@@ -223,7 +223,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
     1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
-    return np.searchsorted(levels, rates_in, side="right") - 1
+    corners = np.searchsorted(levels, rates_in, side="right") - 1
+    return np.maximum(corners, 0)  # only rounding gives a rate below 0
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -247,7 +248,9 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         means = np.outer(weights, false_negative) + np.outer(1 - weights, false_positive)
         # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        return mix_bets(np.take_along_axis(growth, below, 1), CAPITAL).min()
+        # Only rounding gives a mean below 0.
+        growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
+        return mix_bets(growth_on_curve, CAPITAL).min()
 
     return find_least_capital
 

@@ -16,7 +16,6 @@ from audit.conclusions import concluded
 from audit.evidence.canaries import make_sets
 from audit.methods import estimate
 from audit.report.style import UPPER
-from audit.settings import make
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
@@ -100,7 +99,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
         settings += [setting_of("fcnn", adversary=adversary, seed=seed) for seed in range(3)]
     cells = [Audited("panel", one.adversary.name, 1, one, 120) for one in settings]
     fill(tmp_path, cells)
-    audits = points.evidence(make.holdings(tmp_path), cells, LEVELS)
+    audits = points.evidence(index.holdings(tmp_path), cells, LEVELS)
     drawn = figures.draw(Sweep("made_up", "Made up", tuple(map(audit_cell, cells))), audits)
     (axis,) = drawn.figure.axes
     for method, record in estimate.METHODS.items():
@@ -153,7 +152,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     fill(tmp_path, cells)
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
-    audits = points.evidence(make.holdings(tmp_path), cells, LEVELS).audits
+    audits = points.evidence(index.holdings(tmp_path), cells, LEVELS).audits
     assert len(audits) == 2 and said.format(path) in capsys.readouterr().err
     assert len(list(path.parent.glob(f"{path.name}*"))) == 1  # nothing is thrown away
     (point,) = points.points(cells, audits)
