@@ -175,7 +175,7 @@ def normalise_images(images: Array, size: int) -> Array:
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
     centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
-    return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
+    return centred / jnp.array(IMAGENET_STD, jnp.float32)
 
 
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:

@@ -323,7 +323,6 @@ def _scale_to_unit(vector: Array) -> Array:
 def _compute_cosines(keys: Array, vector: Array) -> Array:
     """Returns the cosines (K,) of the directions of K keys, drawn one at a time, with a vector (p,)."""
     unit = _scale_to_unit(vector)
-    cosines = jax.lax.map(
+    return jax.lax.map(
         lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys
     )
-    return jnp.asarray(cosines)

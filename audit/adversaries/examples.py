@@ -213,7 +213,7 @@ class _LossDrops:
     def losses(self, theta: Array, examples: mechanism.Examples) -> Array:
         """Returns the loss of each example, (K,)."""
         labelled = (examples.features, examples.labels)
-        return jnp.asarray(jax.vmap(self.loss, (None, 0))(theta, labelled))
+        return jax.vmap(self.loss, (None, 0))(theta, labelled)
 
 
 def inserted_examples(
@@ -254,7 +254,7 @@ class _CraftGradient:
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
         """Returns the gradient (1, p) at theta of the example in the state."""
-        gradient: Array = jax.grad(self.loss)(theta, state)
+        gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 

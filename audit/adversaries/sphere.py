@@ -179,7 +179,7 @@ class Sphere(NamedTuple):
         off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
         along = weights / diagonal
         off_others = jnp.sqrt(off_all + weights**2 / diagonal)
-        return jnp.asarray(along / jnp.maximum(off_others, _TINY))
+        return along / jnp.maximum(off_others, _TINY)
 
 
 def fresh_directions(

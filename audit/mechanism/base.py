@@ -344,7 +344,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
         normal = blocks.ravel()[: like.size]  # the last block may exceed p
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
-    return jnp.asarray(normal / jnp.linalg.norm(normal))
+    return normal / jnp.linalg.norm(normal)
 
 
 def draw_block(key: Array, like: Array) -> Array:

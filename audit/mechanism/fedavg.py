@@ -136,7 +136,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
+            norm = hyper.clipping_norm * state.optimizer.scale
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
@@ -190,7 +190,7 @@ def _update_server(
 
     optimizer = choices.optimizer(hyper.learning_rate)
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
-    theta = jnp.asarray(optax.apply_updates(state.theta, updates))
+    theta: Any = optax.apply_updates(state.theta, updates)
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)

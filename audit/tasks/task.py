@@ -251,16 +251,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 def tasks() -> Mapping[str, Task]:
     """Returns the repository's tasks that train on examples, by model; {} without its folder `models/`."""
     try:
-        found: Mapping[str, Task] = _import_catalogue("").TASKS
+        return _import_catalogue("").TASKS
     except InputError:
         return {}
-    return found
 
 
 def task(model: str) -> Task:
     """Returns the task of a repository model that trains on examples; raises InputError if there is none."""
-    row: Task = _import_catalogue(model).task(model)
-    return row
+    return _import_catalogue(model).task(model)
 
 
 def find_task(model: str) -> Task | None:
@@ -273,8 +271,7 @@ def find_task(model: str) -> Task | None:
 
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a repository model that trains on clients; raises InputError if there is none."""
-    row: FederatedTask = _import_catalogue(model).federated_task(model)
-    return row
+    return _import_catalogue(model).federated_task(model)
 
 
 def _import_catalogue(model: str) -> Any:

@@ -99,7 +99,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         # The mask of the schedule is (T, K), but here K is 0.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
-        return jnp.asarray(train(hyper, theta_0, data, without_canaries))
+        return train(hyper, theta_0, data, without_canaries)
 
     return Game(
         mechanism=fedavg.mechanism(chosen),

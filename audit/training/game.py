@@ -88,7 +88,7 @@ class Game(NamedTuple):
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
-            return np.asarray(runs[:, None] % 2 == 1)
+            return runs[:, None] % 2 == 1
         toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
@@ -309,7 +309,7 @@ class Player:
                 self._watch(midway)
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
-        scores: Array = self._score(
+        scores = self._score(
             self._state, draws.own_keys, states.seen, states.theta, self._assumed_theta_0
         )
         return self._game.describe_scores(first, scores[:size])  # without padding

@@ -221,7 +221,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Returns, for each step, True if the models differ by over _MIN_FRACTION of the maximum, (T,)."""
-    return np.asarray(distances > _MIN_FRACTION * distances.max())
+    return distances > _MIN_FRACTION * distances.max()
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
@@ -233,4 +233,4 @@ def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
     after = by_step.bfill().fillna(before)
-    return np.asarray(np.maximum(before, after))
+    return np.maximum(before, after).to_numpy()
