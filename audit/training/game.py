@@ -100,9 +100,8 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also has the presence of canaries, the dimension of their directions (0 if their scores do
-        not follow the cosine law), and `NullLaw.draws`. Raises InputError if a score is not finite, which
-        means that its model diverged.
+        The record also has the presence of canaries, `NullLaw.dimension` and `NullLaw.draws`. Raises
+        InputError if a score is not finite, which means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -112,12 +111,8 @@ class Game(NamedTuple):
                 "lower `learning_rate` or `noise_multiplier`"
             )
         null = self.adversary.null
-        dimension = 0
-        if null.law_is_known:
-            parameters = jax.eval_shape(self.init, jax.random.key(0)).size
-            dimension = null.dimension or parameters
         present = self.presence(np.arange(first, first + len(scores)))
-        return Scores(first, scores_64, present, dimension, null.draws)
+        return Scores(first, scores_64, present, null.dimension, null.draws)
 
 
 class Draws(NamedTuple):
