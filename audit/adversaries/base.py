@@ -55,6 +55,8 @@ Score = Callable[[Tree, Tree, Array, Array], Array]
 # (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary does not know
 # the noise and the coins, so the training has no noise and inserts each canary times its probability.
 Expect = Callable[[Craft, Tree, Array], Array]
+# (theta (p,), (features, label)) -> the loss of a single example, ().
+ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
 # theta_0 (p,) -> the final model (p,) of a training run without noise and canaries.
 Rehearse = Callable[[Array], Array]
 

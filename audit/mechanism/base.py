@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import Jaxpr
 
-from audit.mechanism.clipping.base import ClippedSum, clip
+from audit.mechanism.clipping.base import ClippedSum, Loss, clip
 
 Tree = Any
 Scalar = Array | float
@@ -193,6 +193,10 @@ class Examples(NamedTuple):
 
     features: Array
     labels: Array
+
+    def losses(self, loss: Loss, theta: Array) -> Array:
+        """Returns loss(theta (p,), (feature, label)) of each example, (K,)."""
+        return jax.vmap(loss, (None, 0))(theta, (self.features, self.labels))
 
 
 Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)

@@ -224,8 +224,6 @@ def cohort_sums(
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
-    axes = (None, None, 0, None, None, None)  # only the client differs
-    update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,) to the sums. Some clients may be ABSENT."""
@@ -235,7 +233,10 @@ def cohort_sums(
         # The clients of a block take as many steps as the largest of them.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
-        updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
+        train = partial(
+            _local_update, choices, theta, data, steps=steps, rate=rate, shuffles=shuffles
+        )
+        updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
         # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.

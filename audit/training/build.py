@@ -139,8 +139,7 @@ def build(
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
         presence = jnp.full(setting.canaries, 0.5 * probability)
         traced = jax.tree.map(jnp.float32, hyper)
-        arguments = (traced, state, theta_0, data, schedule, presence)
-        return _rehearse(mechanism, craft, *arguments)
+        return _rehearse(mechanism, craft, traced, state, theta_0, data, schedule, presence)
 
     adversary = own
     if adversary is None:
