@@ -244,8 +244,8 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
         return (products + drawn @ u_block, measured + measure(drawn)), None
 
     zeros = jnp.zeros((len(keys), size))
-    nothing = (zeros[:, 0], measure(zeros))
-    sums, _ = jax.lax.scan(add_block, nothing, (keys.T, u_blocks, is_coordinate))
+    zero_sums = (zeros[:, 0], measure(zeros))
+    sums, _ = jax.lax.scan(add_block, zero_sums, (keys.T, u_blocks, is_coordinate))
     return sums
 
 
