@@ -296,9 +296,8 @@ def _local_update(
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(
-        _count_batches(choices, count), 1
-    )  # an absent client must not divide by 0
+    # An absent client has no batches. With 1, it does not divide by 0.
+    per_epoch = jnp.maximum(_count_batches(choices, count), 1)
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""

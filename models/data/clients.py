@@ -63,9 +63,8 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
     """Returns only the clients with the indices `members`, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     is_chosen = np.isin(owners, members)
-    _, new_owners = np.unique(
-        owners[is_chosen], return_inverse=True
-    )  # numbered from 0 without gaps
+    # Numbers the chosen clients from 0, without gaps.
+    _, new_owners = np.unique(owners[is_chosen], return_inverse=True)
     features = clients.features[is_chosen]
     labels = clients.labels[is_chosen]
     return dealt(Dataset(features, labels, clients.source, clients.checksum), new_owners)
