@@ -134,8 +134,7 @@ def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
-    normed: Array = nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
-    return normed
+    return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
 
 
 def resnet18() -> Model:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.nn import relu6
 from tqdm import tqdm
 
 from audit.tasks.task import Dataset, Sources, checksum_of
@@ -74,18 +75,13 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
     `parameters` is the result of `make_parameters`.
     """
     layers = iter(parameters)
-    x = _relu6(_convolve(next(layers), images, stride=2))
+    x = relu6(_convolve(next(layers), images, stride=2))
     for expansion, num_blocks, first_stride in _BLOCKS:
         x = _apply_block(layers, x, expansion, first_stride)
         for _ in range(num_blocks - 1):
             x = _apply_block(layers, x, expansion, stride=1)
-    x = _relu6(_convolve(next(layers), x))
+    x = relu6(_convolve(next(layers), x))
     return x.mean((1, 2))
-
-
-def _relu6(x: Array) -> Array:
-    """Returns x, limited to [0, 6]."""
-    return jnp.clip(x, 0, 6)
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
@@ -97,8 +93,8 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
     """
     y = x
     if expansion > 1:
-        y = _relu6(_convolve(next(layers), y))
-    y = _relu6(_convolve(next(layers), y, stride))
+        y = relu6(_convolve(next(layers), y))
+    y = relu6(_convolve(next(layers), y, stride))
     y = _convolve(next(layers), y)
     return x + y if x.shape == y.shape else y
 
@@ -175,7 +171,7 @@ def normalise_images(images: Array, size: int) -> Array:
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
     centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
-    return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
+    return centred / jnp.array(IMAGENET_STD, jnp.float32)
 
 
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:

@@ -55,6 +55,8 @@ Score = Callable[[Tree, Tree, Array, Array], Array]
 # (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary does not know
 # the noise and the coins, so the training has no noise and inserts each canary times its probability.
 Expect = Callable[[Craft, Tree, Array], Array]
+# (theta (p,), (features, label)) -> the loss of a single example, ().
+ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
 # theta_0 (p,) -> the final model (p,) of a training run without noise and canaries.
 Rehearse = Callable[[Array], Array]
 
@@ -79,16 +81,14 @@ class NullLaw(NamedTuple):
     Attributes:
       all_in: True if all canaries are inserted in every run. The known distribution then takes the place of
         canaries that are out.
-      law_is_known: True if the score of a canary that is out is the cosine of a uniformly random direction
-        and a vector that does not depend on it. Every run draws its own directions, or all runs share them.
+      dimension: m, if the score of a canary that is out is the cosine of a uniformly random direction in m
+        parameters and a vector that does not depend on it; otherwise 0. Runs may share directions.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; otherwise 0.
-      dimension: m, the number of parameters in which directions are drawn; None for all.
     """
 
     all_in: bool = False
-    law_is_known: bool = False
+    dimension: int = 0
     draws: int = 0
-    dimension: int | None = None
 
 
 class Adversary(NamedTuple):

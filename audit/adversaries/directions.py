@@ -117,7 +117,8 @@ class OneShotCanaries(AdversaryFields):
         adversary = final_cosines(canaries, ORIGINS[self.observe])
         # The known distribution needs independent directions. Runs share them, so `read_evidence` uses it
         # only for a single run. With `all_in`, it takes the place of canaries that are out.
-        return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
+        null = NullLaw(self.all_in, dimension=knowledge.model.n_parameters)
+        return adversary._replace(null=null)
 
 
 class RandomDirection(NamedTuple):
@@ -210,9 +211,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     )
 
 
-def final_cosines(
-    canaries: int, origin: Rehearse = initial_model, fresh: bool = False
-) -> Adversary:
+def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
     """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
 
     The score of canary k is the cosine of its direction u_k with origin(theta_0) - final.
@@ -222,13 +221,8 @@ def final_cosines(
       origin: theta_0 (p,) -> a model (p,). With `initial_model`, cosines are with the change by training.
         With `zero_model`, they are with the final weights, as in the paper; the initial weights make them
         smaller.
-      fresh: True if every run draws its own directions, as bounds over several runs require. Only then are
-        the cosines of canaries that are out independent between runs, with a known distribution.
     """
-    adversary = random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
-    if not fresh:
-        return adversary
-    return adversary._replace(draw=RandomDirections.draw, null=NullLaw(law_is_known=True))
+    return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
 
 
 class Seen(NamedTuple):
@@ -323,7 +317,4 @@ def _scale_to_unit(vector: Array) -> Array:
 def _compute_cosines(keys: Array, vector: Array) -> Array:
     """Returns the cosines (K,) of the directions of K keys, drawn one at a time, with a vector (p,)."""
     unit = _scale_to_unit(vector)
-    cosines = jax.lax.map(
-        lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys
-    )
-    return jnp.asarray(cosines)
+    return jax.lax.map(lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys)

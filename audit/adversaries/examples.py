@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
+    ExampleLoss,
     Expect,
     Init,
     Knowledge,
@@ -31,8 +31,6 @@ from audit.adversaries.base import (
 from audit.errors import require
 from audit.settings.fields import described, require_fields
 
-# (theta, (features, label)) -> the loss of a single example.
-ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
 _BLOCK = 4096  # examples converted to float64 at once, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
@@ -51,7 +49,7 @@ class Loss(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError for a regression or more canaries than examples."""
-        features, labels = knowledge.data[:2]
+        features, labels = knowledge.data
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         canaries = knowledge.canaries
@@ -208,12 +206,7 @@ class _LossDrops:
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
-        return state.expected - self.losses(final, state.examples)
-
-    def losses(self, theta: Array, examples: mechanism.Examples) -> Array:
-        """Returns the loss of each example, (K,)."""
-        labelled = (examples.features, examples.labels)
-        return jnp.asarray(jax.vmap(self.loss, (None, 0))(theta, labelled))
+        return state.expected - state.examples.losses(self.loss, final)
 
 
 def inserted_examples(
@@ -230,7 +223,6 @@ def inserted_examples(
       expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
         scores are minus the final losses (LiDP paper, Section 6).
     """
-    score = _LossDrops(loss)
     craft = ScoredExamples.craft
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
@@ -241,9 +233,9 @@ def inserted_examples(
         if expect is None:
             return state
         expected_theta = expect(craft, state, theta_0)
-        return state._replace(expected=score.losses(expected_theta, examples))
+        return state._replace(expected=examples.losses(loss, expected_theta))
 
-    return Adversary(init_with_losses, craft, score, canaries=canaries, reads_theta=True)
+    return Adversary(init_with_losses, craft, _LossDrops(loss), canaries, reads_theta=True)
 
 
 @dataclass(frozen=True)
@@ -254,7 +246,7 @@ class _CraftGradient:
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
         """Returns the gradient (1, p) at theta of the example in the state."""
-        gradient: Array = jax.grad(self.loss)(theta, state)
+        gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 

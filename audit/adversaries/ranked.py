@@ -14,6 +14,7 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
+    ExampleLoss,
     Knowledge,
     NullLaw,
     Rehearse,
@@ -27,7 +28,6 @@ from audit.settings.fields import described
 _BLOCK = 512  # examples that are drawn and scored at once
 MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
-Loss = Callable[[Array, tuple[Array, Array]], Array]
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
 # (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,); a higher score
@@ -61,7 +61,7 @@ class RandomExamples(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary. Its random examples have the shape and scale of the training data."""
-        features, labels = knowledge.data[:2]
+        features, labels = knowledge.data
         label_entries = _fit_entries(labels)
         if knowledge.classes:  # the data may not contain the largest class
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
@@ -214,13 +214,11 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
 class LossDrops:
     """Computes scores from losses only: the loss at the reference model minus the loss at the final model."""
 
-    loss: Loss
+    loss: ExampleLoss
 
     def __call__(self, examples: mechanism.Examples, final: Array, reference: Array) -> Array:
         """Returns how much training lowered the loss on each of n examples, (n,)."""
-        losses = jax.vmap(self.loss, (None, 0))
-        labelled = (examples.features, examples.labels)
-        return losses(reference, labelled) - losses(final, labelled)
+        return examples.losses(self.loss, reference) - examples.losses(self.loss, final)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class SphereFields(AdversaryFields):
             canaries,
             rehearse,
             leave_one_out=canaries > 1 and interferes,
-            all_in=not self.coins,
+            null=NullLaw(all_in=not self.coins, dimension=parameters),
             within=within,
         )
 
@@ -142,9 +142,7 @@ class Sphere(NamedTuple):
         """
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
-        products, squares = _sum_blocks(
-            keys, u, lambda block: jnp.sum(block**2, axis=1), jnp.zeros(len(keys))
-        )
+        products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
 
@@ -163,10 +161,7 @@ class Sphere(NamedTuple):
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
         # `_sum_blocks` draws normal vectors. We divide by their lengths to make them unit vectors.
-        size = len(keys)
-        products, gram = _sum_blocks(
-            keys, u, lambda block: block @ block.T, jnp.zeros((size, size))
-        )
+        products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
         inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)  # H
@@ -177,14 +172,14 @@ class Sphere(NamedTuple):
         off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
         along = weights / diagonal
         off_others = jnp.sqrt(off_all + weights**2 / diagonal)
-        return jnp.asarray(along / jnp.maximum(off_others, _TINY))
+        return along / jnp.maximum(off_others, _TINY)
 
 
 def fresh_directions(
     canaries: int,
     rehearse: Rehearse,
     leave_one_out: bool,
-    all_in: bool,
+    null: NullLaw,
     within: Array | None = None,
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
@@ -196,14 +191,13 @@ def fresh_directions(
       rehearse: theta_0 (p,) -> the expected model (p,).
       leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
         be at most half the number of parameters, so that the Gram matrix is well conditioned in float32.
-      all_in: True to insert all canaries, without coins.
-      within: (m,), the indices of the coordinates in which directions are drawn; None for all.
+      null: whether all canaries are inserted, and the number m of coordinates in which directions are drawn.
+      within: the indices (m,) of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Computes the expected model, and draws directions that `draw` replaces in every run."""
-        size = theta_0.size if within is None else len(within)
-        blocks = math.ceil(size / mechanism.BLOCK)
+        blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
         directions = mechanism.Directions(keys, within)
         return Sphere(directions, directions.select(rehearse(theta_0)))
@@ -215,17 +209,11 @@ def fresh_directions(
         canaries,
         crafts_constant=True,
         draw=Sphere.draw,
-        null=NullLaw(
-            all_in=all_in,
-            law_is_known=True,
-            dimension=None if within is None else len(within),
-        ),
+        null=null,
     )
 
 
-def _sum_blocks(
-    keys: Array, u: Array, measure: Callable[[Array], Array], zero: Array
-) -> tuple[Array, Array]:
+def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u (m,), and a second sum over blocks.
 
     The vectors are standard normal. We draw blocks of their coordinates one after the other, to save memory.
@@ -234,8 +222,7 @@ def _sum_blocks(
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) of the vectors to a term of the second sum.
-      zero: zeros with the shape of such a term.
+      measure: maps a block (K, B) of the vectors to a term of the second sum; a block of zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -254,9 +241,9 @@ def _sum_blocks(
         products, measured = sums
         return (products + drawn @ u_block, measured + measure(drawn)), None
 
-    zeros = (jnp.zeros(len(keys)), zero)
-    sums: Sums
-    sums, _ = jax.lax.scan(add_block, zeros, (keys.T, u_blocks, is_coordinate))
+    zeros = jnp.zeros((len(keys), size))
+    zero_sums = (zeros[:, 0], measure(zeros))
+    sums, _ = jax.lax.scan(add_block, zero_sums, (keys.T, u_blocks, is_coordinate))
     return sums
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import Jaxpr
 
-from audit.mechanism.clipping.base import ClippedSum, clip
+from audit.mechanism.clipping.base import ClippedSum, Loss, clip
 
 Tree = Any
 Scalar = Array | float
@@ -194,6 +194,10 @@ class Examples(NamedTuple):
     features: Array
     labels: Array
 
+    def losses(self, loss: Loss, theta: Array) -> Array:
+        """Returns loss(theta (p,), (feature, label)) of each example, (K,)."""
+        return jax.vmap(loss, (None, 0))(theta, (self.features, self.labels))
+
 
 Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
@@ -344,7 +348,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
         normal = blocks.ravel()[: like.size]  # the last block may exceed p
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
-    return jnp.asarray(normal / jnp.linalg.norm(normal))
+    return normal / jnp.linalg.norm(normal)
 
 
 def draw_block(key: Array, like: Array) -> Array:

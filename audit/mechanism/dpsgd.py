@@ -141,7 +141,7 @@ def step(
         mean += decay * state.theta
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
-    theta = jnp.asarray(optax.apply_updates(state.theta, updates))
+    theta: Any = optax.apply_updates(state.theta, updates)
     return State(theta, optimizer_state, state.step + 1, state.seen, noise=earlier)
 
 
@@ -190,4 +190,4 @@ def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
 
     zeros = partial(jnp.zeros_like, theta)
     draw_in_branch = partial(jax.lax.cond, deviation > 0, draw, zeros)
-    return jnp.asarray(jax.lax.platform_dependent(cpu=draw_in_branch, default=draw))
+    return jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)

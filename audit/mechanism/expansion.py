@@ -133,7 +133,6 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
     """Returns w -> (H'w,), for the Jacobian H (p, p) of `step.descend` at theta."""
-    pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
@@ -143,7 +142,7 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
     # A linear function has the same derivative everywhere, such as at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
-    return jnp.asarray(transpose(v)[0])
+    return transpose(v)[0]
 
 
 @jax.jit
@@ -158,7 +157,7 @@ def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
     """Returns the Jacobian H (p, p) of `step.descend` at theta. Row i is H' times unit vector i."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
-    return jnp.asarray(jax.lax.map(lambda unit: pull_back(unit)[0], units))
+    return jax.lax.map(lambda unit: pull_back(unit)[0], units)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -184,7 +183,7 @@ def _on_lines(
 
     # In large models, a program that measures several lines at once compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
-    return jnp.asarray(jax.lax.map(measure, directions, batch_size=at_once))
+    return jax.lax.map(measure, directions, batch_size=at_once)
 
 
 def _measure_secants(
@@ -212,7 +211,7 @@ def _measure_slopes(
         pushed = _push_forward(pull_back, unit)
         return _measure_stretch(unit, -step.learning_rate * pushed)
 
-    return jnp.asarray(jax.lax.map(measure, positions))
+    return jax.lax.map(measure, positions)
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
@@ -256,8 +255,7 @@ def largest_expansion(
 
     def multiply(v: Vector) -> Vector:
         """Returns (J'J - I) v / eta, (p,), computed in float32."""
-        single = jnp.asarray(np.float32(v))
-        return np.asarray(_multiply(step, pull_back, single), np.float64)
+        return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
         """Returns the largest eigenvalue whose constant is within TOLERANCE of that of `eigenvalue`."""
@@ -415,7 +413,7 @@ def _find_slopes(
     slopes = 1 + np.asarray(gains, np.float64)
     # The derivatives along a secant, with both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
-    return np.asarray(windows[:, ::_SLOPES_PER_SECANT].max(axis=2))
+    return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:

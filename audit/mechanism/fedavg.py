@@ -136,7 +136,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
+            norm = hyper.clipping_norm * state.optimizer.scale
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
@@ -190,7 +190,7 @@ def _update_server(
 
     optimizer = choices.optimizer(hyper.learning_rate)
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
-    theta = jnp.asarray(optax.apply_updates(state.theta, updates))
+    theta: Any = optax.apply_updates(state.theta, updates)
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
@@ -224,8 +224,6 @@ def cohort_sums(
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
-    axes = (None, None, 0, None, None, None)  # only the client differs
-    update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,) to the sums. Some clients may be ABSENT."""
@@ -235,7 +233,10 @@ def cohort_sums(
         # The clients of a block take as many steps as the largest of them.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
-        updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
+        train = partial(
+            _local_update, choices, theta, data, steps=steps, rate=rate, shuffles=shuffles
+        )
+        updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
         # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.
@@ -295,9 +296,8 @@ def _local_update(
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(
-        _count_batches(choices, count), 1
-    )  # an absent client must not divide by 0
+    # An absent client has no batches. With 1, it does not divide by 0.
+    per_epoch = jnp.maximum(_count_batches(choices, count), 1)
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""

@@ -8,12 +8,13 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
+from audit.settings.federated import FederatedTraining
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -213,33 +214,19 @@ class Federation(NamedTuple):
     test: Test | None
 
 
-class Dealing(Protocol):
-    """The fields of a setting that say how to deal examples to clients.
-
-    The smaller `alpha`, the fewer clients get most examples of a class.
-    """
-
-    @property
-    def clients(self) -> int: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
-
-
 class FederatedTask(NamedTuple):
     """A model and its clients' data.
 
     Attributes:
       description: a text for reports.
-      load: (how to deal examples, sources) -> the clients and the test examples.
+      load: (the training's setting, sources) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 
     description: str
-    load: Callable[[Dealing, Sources], Federation]
+    load: Callable[[FederatedTraining, Sources], Federation]
     make: "Callable[[], Model]"
     file: str
     padding: int | None = None
@@ -251,16 +238,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 def tasks() -> Mapping[str, Task]:
     """Returns the repository's tasks that train on examples, by model; {} without its folder `models/`."""
     try:
-        found: Mapping[str, Task] = _import_catalogue("").TASKS
+        return _import_catalogue("").TASKS
     except InputError:
         return {}
-    return found
 
 
 def task(model: str) -> Task:
     """Returns the task of a repository model that trains on examples; raises InputError if there is none."""
-    row: Task = _import_catalogue(model).task(model)
-    return row
+    return _import_catalogue(model).task(model)
 
 
 def find_task(model: str) -> Task | None:
@@ -273,8 +258,7 @@ def find_task(model: str) -> Task | None:
 
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a repository model that trains on clients; raises InputError if there is none."""
-    row: FederatedTask = _import_catalogue(model).federated_task(model)
-    return row
+    return _import_catalogue(model).federated_task(model)
 
 
 def _import_catalogue(model: str) -> Any:

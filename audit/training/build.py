@@ -76,7 +76,7 @@ def _at_precision(function: F, precision: str) -> F:
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
         precision = "tensorfloat32"  # JAX's name
 
-    return jax.default_matmul_precision(precision)(function)  # type: ignore
+    return jax.default_matmul_precision(precision)(function)
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
@@ -128,8 +128,7 @@ def build(
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Returns a training run from theta_0 (p,) without canaries; `key` draws its noise."""
         traced = jax.tree.map(jnp.float32, hyper)
-        trajectory: Trajectory = _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
-        return trajectory
+        return _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
@@ -140,8 +139,7 @@ def build(
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
         presence = jnp.full(setting.canaries, 0.5 * probability)
         traced = jax.tree.map(jnp.float32, hyper)
-        arguments = (traced, state, theta_0, data, schedule, presence)
-        return jnp.asarray(_rehearse(mechanism, craft, *arguments))
+        return _rehearse(mechanism, craft, traced, state, theta_0, data, schedule, presence)
 
     adversary = own
     if adversary is None:

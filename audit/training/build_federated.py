@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries import directions
-from audit.adversaries.base import Adversary
+from audit.adversaries.base import Adversary, NullLaw
 from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule, local_hardware
 from audit.settings.federated import FederatedSetting, FederatedTraining, noise
@@ -87,7 +87,8 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
             count_noise=round_noise.on_count,
         ),
     )
-    chosen = _choose_for_devices(setting, clients)
+    model = federated_task(setting.model).make()
+    chosen = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
     # Clients that train in one block take as many steps as the largest of them, so we sort by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
@@ -99,12 +100,12 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         # The mask of the schedule is (T, K), but here K is 0.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
-        return jnp.asarray(train(hyper, theta_0, data, without_canaries))
+        return train(hyper, theta_0, data, without_canaries)
 
     return Game(
         mechanism=fedavg.mechanism(chosen),
-        adversary=_make_adversary(setting, rehearse),
-        init=federated_task(setting.model).make().init,
+        adversary=_make_adversary(setting, model.n_parameters, rehearse),
+        init=model.init,
         data=data,
         hyper=hyper,
         schedule=schedule,
@@ -113,12 +114,15 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
 
 
-def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
+def _make_adversary(
+    setting: FederatedSetting, parameters: int, rehearse: Callable[[Array], Array]
+) -> Adversary:
     """Returns the one-shot adversary for the setting's field `observe`.
 
     "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates. The
-    others see only the final model. `rehearse` maps theta_0 (p,) to the final model (p,) of training without
-    noise and canaries.
+    others see only the final model. With "fresh" every run draws its own directions, as bounds over several
+    runs require: only then are the cosines of canaries that are out independent between runs. `parameters` is
+    p, and `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
     """
     observe = setting.observe
     if observe == "all":
@@ -126,7 +130,9 @@ def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array
     if observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
     if observe == "fresh":
-        return directions.final_cosines(setting.canaries, rehearse, fresh=True)
+        shared = directions.final_cosines(setting.canaries, rehearse)
+        draw = directions.RandomDirections.draw
+        return shared._replace(draw=draw, null=NullLaw(dimension=parameters))
     return directions.final_cosines(setting.canaries, directions.ORIGINS[observe])
 
 
@@ -144,13 +150,12 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
     )
 
 
-def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
+def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
     """Returns the choices of DP-FedAvg on this machine that programs are compiled for.
 
     A device trains a block of clients at once: the default of `FedAvg` on a CPU, or as many as fit into the
     memory of an accelerator.
     """
-    model = federated_task(setting.model).make()
     chosen = choose(setting, model, int(clients.counts.max()))
     chosen = chosen._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),

@@ -96,8 +96,8 @@ class Request(NamedTuple):
     dataset: Dataset
     runs: int
     recipe: GameRecipe
-    level: Level = USUAL_LEVEL
-    find_constants: Callable[[Store], Steps | None] = lambda store: None
+    level: Level
+    find_constants: Callable[[Store], Steps | None]
     model: str | None = None
     until: Until | None = None
 
@@ -132,7 +132,7 @@ class Finished(NamedTuple):
     scores: Scores
     conclusion: Conclusion
     provenance: dict[str, Any]
-    trained: Trained | None = None
+    trained: Trained | None
 
     def circumstances(self) -> dict[str, Any]:
         """Returns the setting, the number of runs, the provenance and the folder, keyed by JSON name."""

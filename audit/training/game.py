@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Wrapped
-from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, shapes
@@ -88,7 +87,7 @@ class Game(NamedTuple):
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
-            return np.asarray(runs[:, None] % 2 == 1)
+            return runs[:, None] % 2 == 1
         toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
@@ -100,9 +99,8 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also has the presence of canaries, the dimension of their directions (0 if their scores do
-        not follow the cosine law), and `NullLaw.draws`. Raises InputError if a score is not finite, which
-        means that its model diverged.
+        The record also has the presence of canaries, `NullLaw.dimension` and `NullLaw.draws`. Raises
+        InputError if a score is not finite, which means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -112,12 +110,8 @@ class Game(NamedTuple):
                 "lower `learning_rate` or `noise_multiplier`"
             )
         null = self.adversary.null
-        dimension = 0
-        if null.law_is_known:
-            parameters = jax.eval_shape(self.init, jax.random.key(0)).size
-            dimension = null.dimension or parameters
         present = self.presence(np.arange(first, first + len(scores)))
-        return Scores(first, scores_64, present, dimension, null.draws)
+        return Scores(first, scores_64, present, null.dimension, null.draws)
 
 
 class Draws(NamedTuple):
@@ -142,14 +136,12 @@ class Midway(NamedTuple):
       steps: the number of completed steps.
       thetas: the models (R, p).
       state: the adversary's state, common to all runs.
-      own_keys: the runs' keys (R,) for `Adversary.draw_for_run`.
     """
 
     first: int
     steps: int
     thetas: Array
     state: Tree
-    own_keys: Array
 
 
 Watch = Callable[[Midway], object]
@@ -184,14 +176,13 @@ def play(
     ranges: Iterable[Range],
     chunk: int,
     progress: Progress = lambda runs: None,
-    watch: Watch | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
 
     `ranges` are ranges of run indices, [start, stop). The other arguments are those of `Player`. Raises
     InputError as `Player` does.
     """
-    return Player(game, chunk, progress, watch=watch).play_all(ranges)
+    return Player(game, chunk, progress).play_all(ranges)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
@@ -252,8 +243,7 @@ class Player:
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
-        leaves, structure = jax.tree.flatten(state)
-        _check_shapes(adversary, structure, tuple(map(jax.typeof, leaves)), theta_0.size)
+        shapes(adversary, state, theta_0.size)  # raises if they violate the contract
 
         # As arrays, the hyperparameters' values do not become part of the programs.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -299,17 +289,11 @@ class Player:
             self.model_steps += model_steps
             self._progress(model_steps / len(self._game.schedule.mask))
             if self._watch is not None:
-                midway = Midway(
-                    first,
-                    steps=int(states.step[0]),
-                    thetas=states.theta[:size],
-                    state=self._state,
-                    own_keys=draws.own_keys[:size],
-                )
-                self._watch(midway)
+                thetas = states.theta[:size]  # without padding
+                self._watch(Midway(first, int(states.step[0]), thetas, self._state))
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
-        scores: Array = self._score(
+        scores = self._score(
             self._state, draws.own_keys, states.seen, states.theta, self._assumed_theta_0
         )
         return self._game.describe_scores(first, scores[:size])  # without padding
@@ -352,17 +336,6 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     return state, assumed, theta_0
-
-
-@functools.lru_cache(ensemble.MAX_PROGRAMS)
-def _check_shapes(
-    adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
-) -> None:
-    """Raises InputError if the adversary's functions break the contract of `Adversary`.
-
-    `structure` and `types` describe its state. Games with equal functions are only checked once.
-    """
-    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.

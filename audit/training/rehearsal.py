@@ -110,9 +110,8 @@ def rehearse(
     with_lines = _choose_steps_with_lines(distances, effort)
     constants: dict[int, float] = {}  # by measured step
     secants: list[Stretch] = []
-    directions: dict[
-        int, NDArray[np.float64]
-    ] = {}  # by run: the last direction that stretched most
+    # By run, the direction that its last measured step stretched most.
+    directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
@@ -152,19 +151,20 @@ def rehearse(
     def watch(midway: Midway) -> None:
         """Measures the step that follows a segment, if there is one, at the models of a chunk."""
         if midway.steps < steps:
-            inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
+            inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
     # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. We begin with an even
     # index, because a single canary is inserted in odd runs.
     first = MAX_RUNS + MAX_RUNS % 2
-    thetas = games.initial_models(game, np.arange(first, first + runs))
+    indices_of_runs = np.arange(first, first + runs)
+    own_keys = game.run_keys("own", indices_of_runs)
+    thetas = games.initial_models(game, indices_of_runs)
     # A canary at the first step only matters to later steps.
     measure(0, thetas, jnp.zeros_like(thetas))
     # A segment ends before each measured step.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
-        pass
+    games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
 
 
@@ -220,7 +220,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Returns, for each step, True if the models differ by over _MIN_FRACTION of the maximum, (T,)."""
-    return np.asarray(distances > _MIN_FRACTION * distances.max())
+    return distances > _MIN_FRACTION * distances.max()
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
@@ -232,4 +232,4 @@ def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
     after = by_step.bfill().fillna(before)
-    return np.asarray(np.maximum(before, after))
+    return np.maximum(before, after).to_numpy()

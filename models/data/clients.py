@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Dealing, Federation, Sources
+from audit.settings.federated import FederatedTraining
+from audit.tasks.task import Clients, Dataset, Federation, Sources
 from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
-def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
+def read_clients(form: Form, setting: FederatedTraining, sources: Sources) -> Federation:
     """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
@@ -62,9 +63,8 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
     """Returns only the clients with the indices `members`, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     is_chosen = np.isin(owners, members)
-    _, new_owners = np.unique(
-        owners[is_chosen], return_inverse=True
-    )  # numbered from 0 without gaps
+    # Numbers the chosen clients from 0, without gaps.
+    _, new_owners = np.unique(owners[is_chosen], return_inverse=True)
     features = clients.features[is_chosen]
     labels = clients.labels[is_chosen]
     return dealt(Dataset(features, labels, clients.source, clients.checksum), new_owners)

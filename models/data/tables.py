@@ -24,9 +24,8 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-PRICES_NORM = (
-    4.0  # `load_prices` scales longer rows of standardised features to this norm; the median is 2.0
-)
+# `load_prices` scales longer rows of standardised features to this norm. Their median norm is 2.0.
+PRICES_NORM = 4.0
 _BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
 
 PURCHASE_FEATURES = 600

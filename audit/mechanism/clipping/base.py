@@ -302,4 +302,4 @@ def _row_sum(rows: Array) -> Array:
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
-    return jnp.asarray(functools.reduce(jnp.add, list(rows)))
+    return functools.reduce(jnp.add, list(rows))

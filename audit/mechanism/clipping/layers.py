@@ -193,7 +193,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
 
-    return jnp.asarray(product(kernel, x, columns))
+    return product(kernel, x, columns)
 
 
 def _measure_vectors(by_example: Array) -> Measure:

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import directions, sphere
+from audit.adversaries.base import NullLaw
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
@@ -25,7 +26,8 @@ K, STEPS = 12, 6
 
 
 def _adversary(canaries=K, leave_one_out=True, all_in=True):
-    return sphere.fresh_directions(canaries, directions.initial_model, leave_one_out, all_in)
+    null = NullLaw(all_in, dimension=P)
+    return sphere.fresh_directions(canaries, directions.initial_model, leave_one_out, null)
 
 
 def _table(empty_game, adversary, steps=STEPS, parameters=P, **changes):
