@@ -58,6 +58,11 @@ def _keep_programs():
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
+def _use_one_thread_a_worker():
+    """Several workers whose threads wait for each other take more time than one thread in each."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def _keep_bytecode():
     """Lets Python keep what it compiled: tests start hundreds of processes, and pytest rewrites tests."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -65,6 +70,7 @@ def _keep_bytecode():
 
 
 _keep_programs()  # before JAX is imported
+_use_one_thread_a_worker()  # before workers start
 _keep_bytecode()
 
 
@@ -109,8 +115,23 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item.nodeid not in others]
 
 
-def pytest_collection_finish():
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives a worker tests that follow each other: they share what fixtures made and JAX compiled."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
+RNG_STATES = {}  # by module, after its import
+
+
+def pytest_collection_finish(session):
     """What collecting made stays; a twentieth of the time went into looking for garbage in it."""
+    for module in {getattr(item, "module", None) for item in session.items}:
+        rng = getattr(module, "RNG", None)
+        if isinstance(rng, np.random.Generator):
+            RNG_STATES[module] = rng.bit_generator.state
     gc.collect()
     gc.freeze()
 
@@ -143,6 +164,14 @@ class _Memory:
     """A process lets go of what it compiled as soon as it has grown by so much."""
 
     limit = LARGE_BYTES
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request):
+    """Each test draws the same numbers, whichever tests ran before it."""
+    module = getattr(request, "module", None)
+    if module in RNG_STATES:
+        module.RNG.bit_generator.state = RNG_STATES[module]
 
 
 @pytest.fixture(autouse=True)

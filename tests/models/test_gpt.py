@@ -54,6 +54,7 @@ def test_later_characters_do_not_change_the_logits_of_earlier_ones():
     assert not np.allclose(other[40:], logits[40:])
 
 
+@pytest.mark.slow
 def test_the_manuals_costs_follow_from_shapes():
     manual = Path(__file__).parents[2].joinpath("docs/large_models.md").read_text()
     rows = re.findall(r"^\| `(gpt:.*)` \|(.*)\|$", manual, re.MULTILINE)

@@ -20,6 +20,7 @@ from audit.settings.setting import validate
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from tests import programs
+from tests.cases import mostly_slow
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)
@@ -49,7 +50,7 @@ def ratio(empty_game, play):
     return run
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_slow(range(3)))
 def test_the_honest_engine(ratio, seed):
     low, high = HONEST
     assert low < ratio(seed=seed) < high

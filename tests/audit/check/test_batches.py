@@ -185,6 +185,7 @@ class TestLoaders:
         text = explain(self.check(loader))
         assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
 
+    @pytest.mark.slow
     def test_opacus_draws_poisson_batches(self):
         pytest.importorskip("opacus")
         from opacus.data_loader import DPDataLoader
@@ -196,6 +197,7 @@ class TestLoaders:
         sampler = UniformWithReplacementSampler(num_samples=SIZE, sample_rate=RATE)
         assert self.check(sampler, examples=SIZE).passed
 
+    @pytest.mark.slow
     def test_opacus_takes_one_over_the_loaders_length(self):
         pytest.importorskip("opacus")
         from opacus.data_loader import DPDataLoader

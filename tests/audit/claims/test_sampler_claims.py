@@ -1,5 +1,6 @@
 """Tests of what may be claimed for a sampler, in Python and as a command."""
 
+import functools
 import json
 import math
 
@@ -44,6 +45,16 @@ FILES = {
 }
 
 
+@functools.cache
+def claim_small(sampler):
+    return audit.sampler_claims(sampler, **SMALL, tail=2)
+
+
+@functools.cache
+def claim_few(sampler):
+    return audit.sampler_claims(sampler, noise_multiplier=1.0, batches=4, epochs=2, tail=1)
+
+
 @pytest.mark.parametrize(
     ("sigma", "batches", "epochs", "delta", "least"),
     [
@@ -59,7 +70,7 @@ def test_shuffled_batches_leak_what_chua_and_others_found(sigma, batches, epochs
 
 
 def test_shuffled_batches_have_a_bracket_and_a_smaller_bound_for_the_last_model():
-    claims = audit.sampler_claims("shuffled", **SMALL, tail=2)
+    claims = claim_small("shuffled")
     yours, poisson = claims.rows
     assert yours.yours and yours.sampler == "shuffled" and not poisson.yours
     bounds = yours.every_model
@@ -85,7 +96,7 @@ def test_the_advised_noise_and_noise_only_steps_are_enough():
 
 @pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))
 def test_every_sampler_has_a_complete_row(sampler):
-    claims = audit.sampler_claims(sampler, noise_multiplier=1.0, batches=4, epochs=2, tail=1)
+    claims = claim_few(sampler)
     rows = json.loads(claims.to_json())["rows"]
     assert rows[0]["sampler"] == sampler
     assert set(rows[0]["every_model"]) == {"lower", "upper", "accountant"}
@@ -103,7 +114,7 @@ def test_a_cyclic_order_leaks_its_composition():
 
 
 def test_poisson_batches_have_the_claim_of_dp_accounting():
-    row = audit.sampler_claims("poisson", noise_multiplier=1.0, batches=4, epochs=2).rows[0]
+    row = claim_few("poisson").rows[0]
     composition = accounting.Composition(1.0, 8, 0.25)
     assert row.every_model.upper == accounting.participant_upper_bound(composition, 1e-5)
     assert row.last_model.upper <= row.every_model.upper
@@ -203,8 +214,8 @@ def test_any_order_is_bounded_by_the_worst_of_all_orders(constant):
 
 
 def test_any_order_leaks_more_than_a_uniform_one_and_no_more_than_composition():
-    any_order = audit.sampler_claims("any_order", **SMALL, tail=2)
-    uniform = audit.sampler_claims("shuffled", **SMALL, tail=2)
+    any_order = claim_small("any_order")
+    uniform = claim_small("shuffled")
     row = any_order.rows[0]
     assert row.last_model.upper == pytest.approx(5.1748, abs=1e-4)
     assert row.every_model == uniform.rows[0].every_model

@@ -35,12 +35,17 @@ def train(text, cuts=(T,)):
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
     hyper = base.Hyperparameters(1.0, 1.0, 1.5, own=coefficients)
     data = jnp.zeros((2, 1)), jnp.zeros(2)
+
+    @jax.jit
+    def advance(state, schedule):
+        key = jax.random.key(3)
+        return silent.segment(hyper, state, data, schedule, base.no_canaries(), key)
+
     state = silent.start(jnp.zeros(7))
     models = []
     for start, stop in zip((0, *cuts[:-1]), cuts, strict=True):
         schedule = base.Schedule(jnp.zeros((stop - start, 1), int), jnp.zeros(stop - start))
-        key = jax.random.key(3)
-        state = silent.segment(hyper, state, data, schedule, base.no_canaries(), key)
+        state = advance(state, schedule)
         models.append(np.asarray(state.theta))
     return np.array(models)
 
