@@ -58,11 +58,6 @@ def _keep_programs():
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
-def _use_one_thread_a_worker():
-    """Several workers whose threads wait for each other take more time than one thread in each."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
 def _keep_bytecode():
     """Lets Python keep what it compiled: tests start hundreds of processes, and pytest rewrites tests."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -70,7 +65,7 @@ def _keep_bytecode():
 
 
 _keep_programs()  # before JAX is imported
-_use_one_thread_a_worker()  # before workers start
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of each worker: threads that wait take time
 _keep_bytecode()
 
 
@@ -123,15 +118,8 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log)
 
 
-RNG_STATES = {}  # by module, after its import
-
-
-def pytest_collection_finish(session):
+def pytest_collection_finish():
     """What collecting made stays; a twentieth of the time went into looking for garbage in it."""
-    for module in {getattr(item, "module", None) for item in session.items}:
-        rng = getattr(module, "RNG", None)
-        if isinstance(rng, np.random.Generator):
-            RNG_STATES[module] = rng.bit_generator.state
     gc.collect()
     gc.freeze()
 
@@ -166,12 +154,16 @@ class _Memory:
     limit = LARGE_BYTES
 
 
+_rng_states = {}  # of modules' RNG before their first tests
+
+
 @pytest.fixture(autouse=True)
 def same_draws(request):
     """Each test draws the same numbers, whichever tests ran before it."""
-    module = getattr(request, "module", None)
-    if module in RNG_STATES:
-        module.RNG.bit_generator.state = RNG_STATES[module]
+    rng = getattr(request.module, "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        state = rng.bit_generator.state
+        rng.bit_generator.state = _rng_states.setdefault(request.module, state)
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +213,15 @@ def dataset():
     features = rng.normal(size=(200, 8)).astype(np.float32)
     labels = (features @ rng.normal(size=8) + rng.normal(size=200) > 0).astype(np.int32)
     return Dataset(features, labels, "synthetic", "0" * 64)
+
+
+@pytest.fixture(scope="session")
+def small_dataset():
+    """40 examples of 8 features whose labels are the sign of the first."""
+    from audit.tasks.task import Dataset
+
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
 @pytest.fixture(scope="session")

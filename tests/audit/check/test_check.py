@@ -23,7 +23,7 @@ from audit.check.report import (
 from tests.audit.check.bugs import BUGS, EXAMPLES, plant_bug
 from tests.audit.check.correct import ENGINES, draw_step
 from tests.audit.check.named_bugs import NAMED_BUGS
-from tests.cases import firsts_of_each_kind, mostly_slow
+from tests.cases import firsts_of_each_kind, flatten, mostly_slow
 
 NEEDS = {
     **dict.fromkeys(("torch", "torch_func"), "torch"),
@@ -32,11 +32,6 @@ NEEDS = {
 }
 SLOW = ("opacus", "lora", "train", "jax_privacy", "torch", "torch_func", "jax", "dpsgd", "fedavg")
 NAMES = sorted(path.stem.removeprefix("check_") for path in EXAMPLES.glob("check_*.py"))
-
-
-def flatten(report):
-    """Returns a report on a single line."""
-    return " ".join(str(report).split())
 
 
 def marked(engine, *values, id):

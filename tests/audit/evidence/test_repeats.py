@@ -113,7 +113,7 @@ PASTED = {
     "a block": lambda rng, n: np.r_[: 2 * n // 3, n // 6 : n // 2],
     "some five times": lambda rng, n: rng.permutation(np.r_[: n // 3, np.tile(np.r_[: n // 6], 4)]),
 }
-FEW, MANY = 10, pytest.param(100, marks=pytest.mark.slow)
+FEW, MANY = 5, pytest.param(100, marks=pytest.mark.slow)
 
 
 def require_level(epsilons):

@@ -50,7 +50,7 @@ def train(text, cuts=(T,)):
     return np.array(models)
 
 
-@pytest.mark.parametrize("text", mostly_slow(STRATEGIES, quick=2))
+@pytest.mark.parametrize("text", mostly_slow(STRATEGIES))
 def test_noise_is_the_strategys(text):
     models = train(text, tuple(range(1, T + 1)))
     added = -np.diff(models, axis=0, prepend=0)
@@ -59,7 +59,7 @@ def test_noise_is_the_strategys(text):
     np.testing.assert_allclose(added, make(text).solve(raw), atol=2e-5)
 
 
-@pytest.mark.parametrize("text", mostly_slow(STRATEGIES, quick=2))
+@pytest.mark.parametrize("text", mostly_slow(STRATEGIES))
 def test_noise_does_not_depend_on_segments(text):
     np.testing.assert_array_equal(train(text)[-1], train(text, (5, 6, 17, T))[-1])
 

@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from audit.evidence import given
 from audit.evidence.canaries import Coins
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions
 from audit.methods import one_run_bounds
 from audit.methods.one_run_bounds import (
     ONE_RUN_GAUSSIAN,
@@ -17,7 +17,7 @@ from audit.methods.one_run_bounds import (
     log_p_approximate,
     mu_from_guesses,
 )
-from tests.cases import draw_null_cosines, mostly_slow
+from tests.cases import draw_null_cosines, draw_one_run, mostly_slow
 
 DELTA = 1e-5
 
@@ -28,16 +28,12 @@ def coined(mu, canaries, seed=0):
     return Coins(mu * bits + rng.standard_normal((1, canaries)), bits)
 
 
-def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
-    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
-    return given.paired_cosines(found, None, dimension).cosines
-
-
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
 def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
     truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
     found = [
-        one_run_bounds.bound_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(5)
+        one_run_bounds.bound_uniform_canaries(draw_one_run(sigma, seed=s), DELTA, 0.95)
+        for s in range(5)
     ]
     assert (
         all(one.epsilon <= truth for one in found)

@@ -106,7 +106,6 @@ def test_a_card_of_a_trained_audit_agrees_with_its_folder(forked, tmp_path, sett
             "method name",
             "threat_model given",
         ],
-        quick=2,
     ),
 )
 def test_a_card_with_a_changed_value_does_not_agree(bound, card, tmp_path, place):

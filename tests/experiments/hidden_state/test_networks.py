@@ -15,7 +15,6 @@ from experiments.hidden_state.sweep import FRESH, sweeps
 from experiments.sweeps import points
 from models.catalogue import task
 
-NAMES = ("bracket", "bracket_rates")
 LEVELS = Level()
 DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
 

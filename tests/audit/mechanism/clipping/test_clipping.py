@@ -57,13 +57,12 @@ class Inner(nn.Module):
 
 
 MODULES = {
+    "nested": Nested(),
     "one dense": nn.Dense(2),
     "at the unrolling limit": MLP((4, 8), "tanh"),
     "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
-    "nested": Nested(),
     "inputs by name": ByName(),
 }
-QUICK = ("nested", "inputs by name")
 
 
 def _theta(model, *shape):
@@ -83,19 +82,12 @@ def _both(model):
     }
 
 
-@pytest.fixture(scope="module")
-def gradient(model):
-    return jax.jit(jax.grad(model.loss))
-
-
 @pytest.fixture(scope="module", params=["per_example", "book_keeping"])
 def strategy(request, model):
     return jax.jit(_both(model)[request.param])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in MODULES]
-)
+@pytest.mark.parametrize("name", mostly_slow(MODULES))
 def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
     """Two models at once, a batch of nine, and of one."""
     model = _model(MODULES[name])
