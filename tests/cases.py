@@ -4,10 +4,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audit.evidence import given
+from audit.laws import cosine_law
+from audit.storage.store import Scores
+
+NO_LEAK = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[:, None] % 2 == 1)
+
 
 def allowed_share(claimed, audits):
     """Returns the largest share of audits above the truth that is compatible with a claimed level."""
     return stats.binom.ppf(1 - 1e-3, audits, claimed) / audits
+
+
+def flatten(report):
+    """Returns a report on a single line."""
+    return " ".join(str(report).split())
 
 
 def mostly_slow(cases, quick=1):
@@ -41,3 +52,9 @@ def draw_null_cosines(rng, shape, dimension):
     """Draws independent cosines between a fixed direction and uniform directions in R^d."""
     along = rng.standard_normal(shape)
     return along / np.sqrt(along**2 + rng.chisquare(dimension - 1, shape))
+
+
+def draw_one_run(sigma, canaries=1000, dimension=10**6, seed=0):
+    """Draws the observed cosines of a run whose canaries are uniform directions."""
+    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    return given.paired_cosines(found, None, dimension).cosines

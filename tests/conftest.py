@@ -65,6 +65,7 @@ def _keep_bytecode():
 
 
 _keep_programs()  # before JAX is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of each worker: threads that wait take time
 _keep_bytecode()
 
 
@@ -109,6 +110,14 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item.nodeid not in others]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives a worker tests that follow each other: they share what fixtures made and JAX compiled."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 def pytest_collection_finish():
     """What collecting made stays; a twentieth of the time went into looking for garbage in it."""
     gc.collect()
@@ -143,6 +152,18 @@ class _Memory:
     """A process lets go of what it compiled as soon as it has grown by so much."""
 
     limit = LARGE_BYTES
+
+
+_rng_states = {}  # of modules' RNG before their first tests
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request):
+    """Each test draws the same numbers, whichever tests ran before it."""
+    rng = getattr(request.module, "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        state = rng.bit_generator.state
+        rng.bit_generator.state = _rng_states.setdefault(request.module, state)
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +213,15 @@ def dataset():
     features = rng.normal(size=(200, 8)).astype(np.float32)
     labels = (features @ rng.normal(size=8) + rng.normal(size=200) > 0).astype(np.int32)
     return Dataset(features, labels, "synthetic", "0" * 64)
+
+
+@pytest.fixture(scope="session")
+def small_dataset():
+    """40 examples of 8 features whose labels are the sign of the first."""
+    from audit.tasks.task import Dataset
+
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
 @pytest.fixture(scope="session")

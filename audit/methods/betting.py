@@ -93,7 +93,7 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 
     `growth` (L, G) is the log of the factor by which each bet grows.
     """
-    return special.logsumexp(growth, axis=0, b=capital[:, None])
+    return np.logaddexp.reduce(growth + np.log(capital)[:, None])
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:

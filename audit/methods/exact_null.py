@@ -443,7 +443,7 @@ class Capital:
         def is_refuted(k: int, components: int | None = None) -> bool:
             """Returns True if the first components (by default all) refute the epsilon k * _EPSILON_STEP."""
             log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
-            return special.logsumexp(log_capital) >= target
+            return np.logaddexp.reduce(log_capital) >= target
 
         # Bisection needs capital that falls as epsilon grows, as the capital on thresholds does. The capital
         # on ramps may grow, so we add it in a search step by step.
@@ -469,7 +469,7 @@ class Capital:
             if run:
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
                 components = components + factors[0]
-            if special.logsumexp(components) >= target:
+            if np.logaddexp.reduce(components) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
                 components = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
             bounds.append(max(first_unrefuted - 1, 0) * _EPSILON_STEP)

@@ -11,6 +11,16 @@ MISSED = (
 )
 
 
+@pytest.fixture
+def plain(monkeypatch):
+    """Reports have no pictures, which take a second each."""
+    from audit.report import audit_panels, style
+
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
+    monkeypatch.setattr(style, "png", lambda figure: b"")
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: None)
+
+
 @pytest.fixture(scope="session")
 def assert_covers():
     """assert_covers(draw, audits, claimed=0.05, error=1e-3): no method exceeds the truth too often.

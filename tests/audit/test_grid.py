@@ -38,7 +38,7 @@ def audit_small(out, **given):
     return audit.audit_loss(loss, jnp.zeros(6), FEATURES, FEATURES.sum(1), **choices)
 
 
-def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(tmp_path):
+def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(plain, tmp_path):
     vary = {"k": [1, 2], "clipping_norm": [1.0, 2.0]}
     grid = audit_small(tmp_path, vary=vary)
     table = grid.table()
@@ -56,7 +56,7 @@ def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(tmp_path):
     assert str(grid).splitlines()[0].split()[:2] == list(vary)
 
 
-def test_audits_that_differ_in_traced_settings_share_their_program(tmp_path):
+def test_audits_that_differ_in_traced_settings_share_their_program(plain, tmp_path):
     audit_small(tmp_path / "one")
     once = len(traced)
     audit_small(tmp_path / "two", vary={"seed": [1], "noise_multiplier": [0.7]})

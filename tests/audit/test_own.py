@@ -20,14 +20,13 @@ from audit.adversaries.base import Adversary, NullLaw, Observer
 from audit.claims.accounting import epsilon_upper_bound
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.report import audit_panels, style
 from audit.settings.make import setting_of
 from audit.training import build, game
 from models.dense import FCNN, two_logit_cross_entropy
 from tests import programs
+from tests.cases import mostly_slow
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
-USUAL = setting_of("fcnn")
 # Work that a second call must not repeat.
 WORK = [(game, "train"), (build, "build"), (own, "_find_strategy")]
 HEAVY = {"jax", "flax", "optax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
@@ -44,13 +43,6 @@ class Net(nn.Module):
         if self.kind == "parameter":
             x = x * self.param("scale", nn.initializers.ones, (3,))
         return nn.Dense(2)(x)
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
-    monkeypatch.setattr(style, "png", lambda figure: b"")
-    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: None)
 
 
 def rows(dataset, **changes):
@@ -121,13 +113,16 @@ def _small_cross_entropy(output, label):
 
 @pytest.mark.parametrize(
     ("module", "criterion", "expected"),
-    [
-        (Net(), _small_cross_entropy, "book_keeping"),
-        (Net("parameter"), CROSS_ENTROPY, "per_example"),
-        (Mixed(lambda h: h - h.mean()), CROSS_ENTROPY, "unfolded"),
-        (Mixed(lambda h: h[..., ::-1]), CROSS_ENTROPY, "unfolded"),
-        (Tied(), _reconstruct, "per_example"),
-    ],
+    mostly_slow(
+        [
+            (Net(), _small_cross_entropy, "book_keeping"),
+            (Net("parameter"), CROSS_ENTROPY, "per_example"),
+            (Mixed(lambda h: h - h.mean()), CROSS_ENTROPY, "unfolded"),
+            (Tied(), _reconstruct, "per_example"),
+            (Mixed(lambda h: h[..., ::-1]), CROSS_ENTROPY, "unfolded"),
+        ],
+        quick=4,
+    ),
 )
 def test_the_fastest_strategy_that_clips_rightly_is_chosen(
     dataset, capsys, module, criterion, expected

@@ -10,6 +10,7 @@ import pytest
 from audit.tasks.task import Sources
 from models import mobilenet
 from models.data.sources import LoadedArrays
+from tests.cases import mostly_slow
 
 # What torch 2.13.0's torchvision gave on float32, by a script that is no part of this tree: resize
 # (antialias=True) and normalize of float tensors, then the network in eval mode.
@@ -62,7 +63,7 @@ def require_close(computed, expected):
     np.testing.assert_allclose(sums, expected["sums"], rtol=1e-4, atol=2e-2)
 
 
-@pytest.mark.parametrize("size", [32, 75])
+@pytest.mark.parametrize("size", mostly_slow([75, 32]))
 def test_it_is_torchvisions_on_made_up_weights(size):
     images = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)
     computed = compute(made_up(), images, size)

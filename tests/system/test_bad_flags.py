@@ -19,7 +19,7 @@ from audit.settings.setting import Setting
 from experiments import __main__ as main
 from experiments.canife.attacked import Attacked
 from experiments.compare.compared import Compared
-from tests.cases import mostly_slow
+from tests.cases import firsts_of_each_kind, mostly_slow
 from tests.forks import python
 from tests.system.bad import HUGE, Bad, assert_refused, lay_files
 
@@ -54,6 +54,7 @@ SETTINGS = {  # by command
     "canife": Attacked,
     "compare": Compared,
 }
+USUAL = ("audit", "bound", "check", "claim")
 EPOCHS = ("--batches=4", "--epochs=2", "--noise_multiplier=1")
 # What a command needs to look at a flag. A range is checked before data, which are not there, are read.
 BESIDE = {
@@ -136,7 +137,10 @@ def list_bad_values(command, flags):
     return found
 
 
-@pytest.mark.parametrize("command", MODULES)
+@pytest.mark.parametrize(
+    "command",
+    mostly_slow(sorted(MODULES, key=lambda command: command not in USUAL), quick=4),
+)
 def test_a_bad_value_of_any_flag_is_named(command, forked, homes, tmp_path_factory):
     script = tmp_path_factory.mktemp("script") / "read.py"
     script.write_text(READ_FLAGS)
@@ -204,7 +208,13 @@ canife --data=nowhere.npz | nowhere.npz
 """
 
 
-@pytest.mark.parametrize("case", TOGETHER.strip().splitlines())
+@pytest.mark.parametrize(
+    "case",
+    firsts_of_each_kind(
+        [pytest.param(line, id=line) for line in TOGETHER.strip().splitlines()],
+        lambda line: {line.split()[0]},
+    ),
+)
 def test_what_does_not_go_together_is_one_line(case, forked, homes, tmp_path):
     line, says = case.split(" | ")
     assert_refused(Bad(tuple(line.split()), says, lay_files), forked, homes, tmp_path)

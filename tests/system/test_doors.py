@@ -108,7 +108,7 @@ def call_python(form):
     return audit.bounds(*FORMS[form][2]())
 
 
-@pytest.mark.parametrize("form", mostly_slow(FORMS, quick=6))
+@pytest.mark.parametrize("form", mostly_slow(FORMS, quick=4))
 def test_a_file_and_arrays_give_the_same_table(form, tmp_path, run_command):
     arrays, flags, _ = FORMS[form]
     np.savez(tmp_path / "scores.npz", **arrays)
@@ -177,7 +177,7 @@ def conclude_ours(form):
     return conclude(evidence._replace(**facts))
 
 
-@pytest.mark.parametrize("form", mostly_slow(STORES, quick=3))
+@pytest.mark.parametrize("form", mostly_slow(STORES, quick=2))
 def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     """Beside the scores a store knows the mechanism, which adds lines on its upper bounds."""
     folder = store_audit(tmp_path, form)

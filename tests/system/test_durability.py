@@ -13,7 +13,6 @@ from audit.settings import make
 from audit.settings.make import setting_of
 from audit.storage import files
 from audit.storage.store import Store
-from audit.tasks.task import Dataset
 from audit.training import build, game
 from tests import programs
 from tests.forks import python
@@ -23,26 +22,22 @@ SETTING = setting_of("fcnn", **BASE)
 LONG = setting_of("fcnn", **{**BASE, "steps": 600})
 
 
-@pytest.fixture(scope="module")
-def dataset():
-    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-
-
 @pytest.fixture
-def train(dataset, tmp_path):
+def train(small_dataset, tmp_path):
     """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
 
     def run(setting, out="out", runs=8, chunk=4):
-        store = make.open_store(tmp_path / out, setting, dataset)
-        return game.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
+        store = make.open_store(tmp_path / out, setting, small_dataset)
+        return game.train(
+            build.build(setting, small_dataset), store, runs, chunk, checkpoint_seconds=0
+        )
 
     return run
 
 
 @pytest.fixture
-def store(dataset, tmp_path):
-    return make.open_store(tmp_path / "out", LONG, dataset)
+def store(small_dataset, tmp_path):
+    return make.open_store(tmp_path / "out", LONG, small_dataset)
 
 
 def _dying(monkeypatch, segments):

@@ -20,6 +20,7 @@ from audit.settings.setting import validate
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from tests import programs
+from tests.cases import mostly_slow
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)
@@ -49,7 +50,7 @@ def ratio(empty_game, play):
     return run
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_slow(range(3)))
 def test_the_honest_engine(ratio, seed):
     low, high = HONEST
     assert low < ratio(seed=seed) < high
@@ -93,7 +94,7 @@ STEP_BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", STEP_BUGS)
+@pytest.mark.parametrize("bug", mostly_slow(STEP_BUGS, quick=3))
 def test_a_bug_in_the_step_breaks_the_upper_bound(ratio, monkeypatch, bug):
     _step_with(monkeypatch, STEP_BUGS[bug])
     assert ratio() > 1.05
@@ -144,7 +145,7 @@ HIDING = {
 }
 
 
-@pytest.mark.parametrize("bug", HIDING)
+@pytest.mark.parametrize("bug", mostly_slow(HIDING))
 def test_a_bug_that_hides_the_leak_falls_short(ratio, monkeypatch, bug):
     _step_with(monkeypatch, HIDING[bug])
     assert ratio() < HONEST[0] - 0.2

@@ -18,7 +18,6 @@ from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import described
 from audit.settings.make import setting_of
-from audit.tasks.task import Dataset
 from audit.training import build, game
 from tests import programs
 from tests.cases import mostly_slow
@@ -38,19 +37,16 @@ def theta(model):
 
 
 @pytest.fixture(
-    scope="module", params=mostly_slow([((name, count),) for name, count in CASES], quick=4)
+    scope="module", params=mostly_slow([((name, count),) for name, count in CASES], quick=3)
 )
-def played(request):
+def played(request, small_dataset):
     """(the adversary's name, its game on 40 examples)."""
     name, canaries = request.param
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 8)).astype(np.float32)
-    dataset = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0")
     adversary, *variant = name.split()
     fields = {"batch_size": 10, "steps": 3, "clipping_norm": NORM, **FIT.get(adversary, {})}
     fields |= {"gc_s": variant[0]} if variant else {}
     setting = setting_of("fcnn", adversary=adversary, canaries=canaries, **fields)
-    return name, build.build(setting, dataset)
+    return name, build.build(setting, small_dataset)
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +170,8 @@ class Stranger(AdversaryFields):
 
 
 @pytest.fixture
-def audited(data, tmp_path):
+def audited(dataset, tmp_path):
     """audited(**fields) -> the setting and its scores, of a small audit in one store."""
-    dataset = Dataset(*(np.asarray(part) for part in data), "made up", "0")
 
     def audit(name="audited", **changes):
         chosen = {"batch_size": 10, "steps": 3, "clipping_norm": NORM, **changes}

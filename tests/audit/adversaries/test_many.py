@@ -9,12 +9,9 @@ import pytest
 
 from audit.adversaries import biased
 from audit.mechanism import base, dpsgd
-from audit.mechanism.clipping.base import per_example
 from audit.training import game
-from models.dense import fcnn
 
 CANARIES, NORM = 6, 2.0
-CLIPPED_SUM = per_example(fcnn().loss)
 HYPER = base.Hyperparameters(0.3, NORM, 1.5)
 
 

@@ -44,7 +44,7 @@ def test_directions_that_were_not_inserted_follow_the_law_of_their_tensor(
     canaries = 32
     scores = play(
         dataset,
-        320,
+        160,
         steps=5,
         canaries=canaries,
         coins=True,
@@ -53,7 +53,7 @@ def test_directions_that_were_not_inserted_follow_the_law_of_their_tensor(
         weight_decay=0.1,
     )
     out = scores.scores[~scores.presence]
-    assert scores.dimension == size and len(out) > 4900
+    assert scores.dimension == size and len(out) > 2400
     distribution = lambda cosines: -np.expm1(cosine_law.log_sf(cosines, size))  # noqa: E731
     assert stats.kstest(out, distribution).pvalue > 0.001
     assert scores.scores[scores.presence].mean() > 3 * out.std() / len(out) ** 0.5
@@ -139,11 +139,14 @@ def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
 
 @pytest.mark.parametrize(
     ("given", "reference"),
-    [
-        ({"noise_multiplier": 4.0}, "that of a rehearsal"),
-        ({"noise_multiplier": 90.0}, "the initial model"),
-        ({"optimizer": "adamw"}, "the initial model"),
-    ],
+    mostly_slow(
+        [
+            ({"noise_multiplier": 4.0}, "that of a rehearsal"),
+            ({"noise_multiplier": 90.0}, "the initial model"),
+            ({"optimizer": "adamw"}, "the initial model"),
+        ],
+        quick=2,
+    ),
 )
 def test_one_runs_table_says_from_which_model_its_score_is_measured(
     dataset, monkeypatch, given, reference

@@ -4,9 +4,12 @@ import pytest
 
 from audit.calibration import planning
 from audit.errors import InputError
+from tests.cases import mostly_slow
 
 
-@pytest.mark.parametrize(("noise", "fewest", "most"), [(0.9, 6, 11), (0.8, 3, 5), (0.5, 1, 2)])
+@pytest.mark.parametrize(
+    ("noise", "fewest", "most"), mostly_slow([(0.8, 3, 5), (0.9, 6, 11), (0.5, 1, 2)])
+)
 def test_a_claim_is_refuted_after_so_many_runs(noise, fewest, most):
     runs = planning.runs_until_refuted(3.953, noise, 64, 0.95)
     assert fewest <= runs.median <= most

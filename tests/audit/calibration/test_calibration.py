@@ -11,7 +11,7 @@ from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
 from audit.laws import conversions, known_laws
 from audit.laws.known_laws import LAWS
 from audit.methods import estimate
-from tests.cases import allowed_share
+from tests.cases import allowed_share, mostly_slow
 
 SETTING = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
 CONFIDENCE_BOUNDS = ["if_gaussian", "assumption_free"]
@@ -46,8 +46,8 @@ def test_in_sample_does_not_cover(monkeypatch):
 
 
 def test_the_summary_is_that_of_the_audits():
-    setting = SETTING._replace(runs=200, audits=6)
-    audits = [audit_once((setting, i)) for i in range(6)]
+    setting = SETTING._replace(runs=200, audits=3)
+    audits = [audit_once((setting, i)) for i in range(3)]
     epsilons = np.array([[value.epsilon for value in values] for values in audits])
     truth = conversions.epsilon_from_mu(1.0, 1e-5)
     for i, result in enumerate(calibrate(setting)):
@@ -66,7 +66,7 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
 
     record = dataclasses.replace(estimate.METHODS["if_gaussian"], compute=boastful)
     monkeypatch.setattr(estimate, "METHODS", {"boastful": record})
-    [result] = calibrate(SETTING)
+    [result] = calibrate(SETTING._replace(runs=500))
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
 
 
@@ -86,7 +86,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01, 0.3])
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 6.0])
+@pytest.mark.parametrize("epsilon", mostly_slow([1.0, 0.5, 3.0, 6.0]))
 def test_epsilon_of_laplace_is_the_closed_form(epsilon, delta):
     """delta(epsilon) = 1 - exp((epsilon - shift) / 2) (Balle et al. 2020, Theorem 3)."""
     truth = max(epsilon + 2 * np.log1p(-delta), 0.0)
@@ -94,7 +94,7 @@ def test_epsilon_of_laplace_is_the_closed_form(epsilon, delta):
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
-@pytest.mark.parametrize("epsilon", [1.0, 3.0, 6.0])
+@pytest.mark.parametrize("epsilon", mostly_slow([1.0, 3.0, 6.0]))
 def test_epsilon_of_a_noisy_bit_is_that_of_the_bit(epsilon, delta):
     rate = 1 / (1 + np.exp(-epsilon))
     truth = np.log((rate - delta) / (1 - rate))
@@ -102,7 +102,7 @@ def test_epsilon_of_a_noisy_bit_is_that_of_the_bit(epsilon, delta):
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.01, 0.3])
-@pytest.mark.parametrize("mu", [0.0, 0.25, 1.0, 3.95])
+@pytest.mark.parametrize("mu", mostly_slow([1.0, 0.0, 0.25, 3.95], quick=2))
 def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
     truth = conversions.epsilon_from_mu(mu, delta)
     assert known_laws.quadrature(known_laws.GAUSSIAN, mu, delta) == pytest.approx(truth, abs=1e-6)
@@ -110,7 +110,7 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
 
 
 @pytest.mark.parametrize(("law", "parameter"), KNOWN)
-@pytest.mark.parametrize("inserted", [False, True])
+@pytest.mark.parametrize("inserted", mostly_slow([True, False]))
 def test_scores_and_the_distribution_function_have_the_density(law, parameter, inserted):
     x = np.linspace(-60, 60, 400_001)
     density = law.density(x, parameter, inserted)

@@ -8,14 +8,10 @@ import audit
 from audit.check import accounting
 from audit.claims.accounting import Composition, participant_upper_bound
 from audit.claims.brackets import compute_shuffled_epsilon
+from tests.cases import flatten
 
 DELTA = 1e-5
 TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
-
-
-def explain(report):
-    """Returns a report on a single line."""
-    return " ".join(str(report).split())
 
 
 def account(noise_multiplier, steps, sampling_rate):
@@ -26,7 +22,7 @@ def test_a_claim_is_held_against_accounting():
     accounted = account(**TRAINING)
     passed = audit.check_accounting(accounted, DELTA, **TRAINING)
     assert passed.passed
-    assert "(tolerance 0.2%)" in explain(passed)
+    assert "(tolerance 0.2%)" in flatten(passed)
 
 
 @pytest.mark.slow
@@ -52,13 +48,13 @@ def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
 def test_a_mistake_that_gives_the_claim_is_named(stated, steps, rate, cause):
     training = TRAINING | {"sampling_rate": stated}
     report = audit.check_accounting(account(1.1, steps, rate), DELTA, **training)
-    assert cause in explain(report)
+    assert cause in flatten(report)
 
 
 @pytest.mark.slow
 def test_causes_that_give_the_same_claim_are_all_named():
     """One epoch, and sigma counted with C = 2, give 0.550 and 0.552."""
-    text = explain(audit.check_accounting(0.551, DELTA, **TRAINING))
+    text = flatten(audit.check_accounting(0.551, DELTA, **TRAINING))
     assert "only one epoch is counted, or if sigma is counted with C = 2" in text
 
 
@@ -78,7 +74,7 @@ def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
     monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
     training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
     report = audit.check_accounting(0.20942, DELTA, **training)
-    assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in explain(report)
+    assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in flatten(report)
 
 
 @pytest.mark.slow
@@ -100,7 +96,7 @@ def test_delta_is_told_with_the_number_of_examples(released, result, text):
     given = {"noise_multiplier": 1, "steps": 10, "examples": 60_000}
     report = audit.check_accounting(1000, released / 60_000, **given)
     (check,) = [check for check in report.checks if check.name == "delta"]
-    assert check.result == result and text in explain(report)
+    assert check.result == result and text in flatten(report)
 
 
 @pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (1.0, 20)])

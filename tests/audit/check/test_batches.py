@@ -170,6 +170,7 @@ class TestLoaders:
         assert finding.name.startswith("cyclic batches, not")
         assert "the same in every pass" in finding.meaning
 
+    @pytest.mark.slow
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         loader = self.make_loader(shuffle=True)
@@ -178,6 +179,7 @@ class TestLoaders:
         assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
         assert "cyclic batches" in self.check(self.make_loader()).verdict
 
+    @pytest.mark.slow
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
         distributed = pytest.importorskip("torch.utils.data.distributed")
         sampler = distributed.DistributedSampler(range(SIZE), num_replicas=2, rank=0)
@@ -185,6 +187,7 @@ class TestLoaders:
         text = explain(self.check(loader))
         assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
 
+    @pytest.mark.slow
     def test_opacus_draws_poisson_batches(self):
         pytest.importorskip("opacus")
         from opacus.data_loader import DPDataLoader
@@ -196,6 +199,7 @@ class TestLoaders:
         sampler = UniformWithReplacementSampler(num_samples=SIZE, sample_rate=RATE)
         assert self.check(sampler, examples=SIZE).passed
 
+    @pytest.mark.slow
     def test_opacus_takes_one_over_the_loaders_length(self):
         pytest.importorskip("opacus")
         from opacus.data_loader import DPDataLoader

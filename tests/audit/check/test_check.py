@@ -23,7 +23,7 @@ from audit.check.report import (
 from tests.audit.check.bugs import BUGS, EXAMPLES, plant_bug
 from tests.audit.check.correct import ENGINES, draw_step
 from tests.audit.check.named_bugs import NAMED_BUGS
-from tests.cases import firsts_of_each_kind, mostly_slow
+from tests.cases import firsts_of_each_kind, flatten, mostly_slow
 
 NEEDS = {
     **dict.fromkeys(("torch", "torch_func"), "torch"),
@@ -32,11 +32,6 @@ NEEDS = {
 }
 SLOW = ("opacus", "lora", "train", "jax_privacy", "torch", "torch_func", "jax", "dpsgd", "fedavg")
 NAMES = sorted(path.stem.removeprefix("check_") for path in EXAMPLES.glob("check_*.py"))
-
-
-def flatten(report):
-    """Returns a report on a single line."""
-    return " ".join(str(report).split())
 
 
 def marked(engine, *values, id):
@@ -93,11 +88,20 @@ PLANTED = [(*bug, f"\n{check}: ") for *bug, check in BUGS]  # a finding begins w
 PLANTED += [(engine, *bug) for engine, bugs in NAMED_BUGS.items() for bug in bugs]
 
 
+SUBTLE = (
+    "cut at three deviations",
+    "4% too small",
+    "clipped to 1.55",
+    "in float16",
+)  # need many seeds
+
+
 @pytest.mark.parametrize(("engine", "old", "new", "says"), first_of_each(PLANTED))
-def test_a_planted_bug_is_named(engine, old, new, says):
+def test_a_planted_bug_is_named(engine, old, new, says, request):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
+    is_subtle = any(name in request.node.name for name in SUBTLE)
     # A busy machine would lessen the power of NumPy's by default.
-    options = {"seeds": 2000} if engine == "numpy" else {}
+    options = {"seeds": 2000 if is_subtle else 200} if engine == "numpy" else {}
     report = audit.check_step(**plant_bug(engine, old, new), **options)
     assert not report.passed and says in f"{report} {flatten(report)}", report
     assert max(map(len, str(report).splitlines())) <= 80
@@ -119,7 +123,7 @@ def test_a_mean_over_all_tokens_of_a_batch_is_found():
 def test_correct_steps_have_no_finding(engine):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
     for seed in range(10_000, 10_003):
-        report = audit.check_step(**draw_step(seed, engine))
+        report = audit.check_step(**draw_step(seed, engine), seeds=400)
         assert not report.findings, (seed, report)
 
 
@@ -316,9 +320,9 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
         total = (w - step(w, batch, seed)) * 32 / 0.5
         return w - 0.5 / 32 * np.round(8 * total) / 8
 
-    report = check_logistic(step, batch)
+    report = check_logistic(step, batch, seeds=400)
     assert "grid that the sum is not on" in report.verdict
-    rounded = check_logistic(round_all, batch)
+    rounded = check_logistic(round_all, batch, seeds=400)
     assert "grid" not in rounded.verdict
 
 
@@ -372,7 +376,7 @@ def test_an_extreme_example_in_the_batch_is_tried():
 
 
 def test_a_report_is_json_a_page_and_an_exception(tmp_path):
-    report = audit.check_step(**plant_bug("numpy", "1.1 * 1.5 * np", "1.1 * np"))
+    report = audit.check_step(**plant_bug("numpy", "1.1 * 1.5 * np", "1.1 * np"), seeds=64)
     values = json.loads(report.to_json())
     assert (
         values["passed"] is False
@@ -383,7 +387,7 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     assert "<img" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
     with pytest.raises(FindingsError, match="C is left out"):
         report.raise_for_findings()
-    audit.check_step(**plant_bug("numpy")).raise_for_findings()
+    audit.check_step(**plant_bug("numpy"), seeds=400).raise_for_findings()
 
 
 def test_what_is_infinite_is_null_in_json():

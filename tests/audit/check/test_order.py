@@ -191,7 +191,7 @@ def test_sizes_of_balls_in_bins_are_looked_at():
     assert examine_order(draw, 600, 20, sizes_vary=False).p_value > LEVEL
 
 
-@pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled", "balls_in_bins"])
+@pytest.mark.parametrize("assumed", mostly_slow(["poisson", "fixed", "shuffled", "balls_in_bins"]))
 @pytest.mark.parametrize("repeats", [False, True])
 def test_an_example_may_not_come_twice_and_no_row_fails_without_a_finding(assumed, repeats):
     def draw(seed):

@@ -1,5 +1,6 @@
 """Tests the claims for samplers, in Python and as a command."""
 
+import functools
 import json
 import math
 
@@ -39,9 +40,8 @@ def failing(seed):
     raise OSError("no disk")
 owner = Owner()
 """
-FILES = {
-    "bare": "loader = [[1, 2], [3, 4]]",
-}
+FEW = {"noise_multiplier": 1.0, "batches": 4, "epochs": 2, "tail": 1}
+compute_claims = functools.cache(audit.sampler_claims)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_shuffled_batches_leak_what_chua_and_others_found(sigma, batches, epochs
 
 
 def test_shuffled_batches_have_a_bracket_and_a_smaller_bound_for_the_last_model():
-    claims = audit.sampler_claims("shuffled", **SMALL, tail=2)
+    claims = compute_claims("shuffled", **SMALL, tail=2)
     yours, poisson = claims.rows
     assert yours.yours and yours.sampler == "shuffled" and not poisson.yours
     bounds = yours.every_model
@@ -85,7 +85,7 @@ def test_the_advised_noise_and_noise_only_steps_are_enough():
 
 @pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))
 def test_every_sampler_has_a_complete_row(sampler):
-    claims = audit.sampler_claims(sampler, noise_multiplier=1.0, batches=4, epochs=2, tail=1)
+    claims = compute_claims(sampler, **FEW)
     rows = json.loads(claims.to_json())["rows"]
     assert rows[0]["sampler"] == sampler
     assert set(rows[0]["every_model"]) == {"lower", "upper", "accountant"}
@@ -103,7 +103,7 @@ def test_a_cyclic_order_leaks_its_composition():
 
 
 def test_poisson_batches_have_the_claim_of_dp_accounting():
-    row = audit.sampler_claims("poisson", noise_multiplier=1.0, batches=4, epochs=2).rows[0]
+    row = compute_claims("poisson", **FEW).rows[0]
     composition = accounting.Composition(1.0, 8, 0.25)
     assert row.every_model.upper == accounting.participant_upper_bound(composition, 1e-5)
     assert row.last_model.upper <= row.every_model.upper
@@ -123,8 +123,9 @@ def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
 
 @pytest.fixture
 def claim(forked, tmp_path):
-    """Runs the command in a folder that holds mine.py."""
+    """Runs the command in a folder that holds mine.py and bare.py."""
     (tmp_path / "mine.py").write_text(LOADERS)
+    (tmp_path / "bare.py").write_text("loader = [[1, 2], [3, 4]]")
 
     def run(*words):
         return forked("claim", "--noise_multiplier=1", *words, folder=tmp_path)
@@ -172,9 +173,7 @@ def test_a_stated_epsilon_without_sigma_is_judged_at_poissons_sigma(forked, tmp_
         quick=3,
     ),
 )
-def test_what_cannot_be_claimed_for_ends_in_one_line(claim, tmp_path, words, message):
-    for name, text in FILES.items():
-        (tmp_path / f"{name}.py").write_text(text)
+def test_what_cannot_be_claimed_for_ends_in_one_line(claim, words, message):
     done = claim("--epochs=2", *words.split())
     assert done.status == 2 and message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -203,8 +202,8 @@ def test_any_order_is_bounded_by_the_worst_of_all_orders(constant):
 
 
 def test_any_order_leaks_more_than_a_uniform_one_and_no_more_than_composition():
-    any_order = audit.sampler_claims("any_order", **SMALL, tail=2)
-    uniform = audit.sampler_claims("shuffled", **SMALL, tail=2)
+    any_order = compute_claims("any_order", **SMALL, tail=2)
+    uniform = compute_claims("shuffled", **SMALL, tail=2)
     row = any_order.rows[0]
     assert row.last_model.upper == pytest.approx(5.1748, abs=1e-4)
     assert row.every_model == uniform.rows[0].every_model

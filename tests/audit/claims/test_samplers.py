@@ -8,6 +8,7 @@ import pytest
 from audit.claims import samplers
 from audit.claims.accounting import epsilon_upper_bound, mu_upper_bound
 from audit.claims.hidden_state import hidden_state_bound
+from tests.cases import mostly_slow
 
 DELTA = 1e-5
 # (sigma, b, E, c, the mixture, the worst order), enumerated independently of this code.
@@ -59,7 +60,7 @@ def test_products_of_constants_far_beyond_floats_do_no_harm(constant):
     assert mus[0] == pytest.approx(first, abs=1e-12)
 
 
-@pytest.mark.parametrize(("enumerated", "simulated"), [(6, 40_000), (1, 40_000)])
+@pytest.mark.parametrize(("enumerated", "simulated"), mostly_slow([(6, 40_000), (1, 40_000)]))
 def test_simulated_limits_lie_above_the_mixture_and_near_it(enumerated, simulated):
     schedule = samplers.make_schedule(1.0, 6, 3)
     exact = samplers.bound_one_of_each_epoch(schedule, DELTA).epsilon

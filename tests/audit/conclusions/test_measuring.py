@@ -16,18 +16,17 @@ from audit.conclusions.results import result_json
 from audit.errors import InputError
 from audit.report.bounds_table import bounds_table
 from audit.settings.make import setting_of
-from audit.storage.store import Scores, Store
+from audit.storage.store import Store
 from models import catalogue
 from models.dense import softmax_head, two_layer_tanh
-
-SCORES = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[:, None] % 2 == 1)
+from tests.cases import NO_LEAK
 
 
 def concluded(kink="") -> Conclusion:
     setting = setting_of("tanh_fcnn", k=5, insertions=250)
     constants = np.linspace(1.01, 1.0, setting.schedule.steps)
     steps = Steps(constants, "measured at 250 of 1,250 steps", 4, kink)
-    return conclude_setting(SCORES, setting, steps=steps)
+    return conclude_setting(NO_LEAK, setting, steps=steps)
 
 
 def test_measured_constants_have_margins_and_a_word():

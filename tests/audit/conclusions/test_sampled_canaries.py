@@ -11,13 +11,13 @@ from audit.claims import accounting, samplers
 from audit.conclusions.concluded import conclude_setting, make_claim
 from audit.conclusions.results import result_json
 from audit.settings.make import setting_of
-from audit.storage.store import Scores, Store
+from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from audit.training import build, game
+from tests.cases import NO_LEAK
 
 BATCHES = 5
 DELTA = 1e-5
-SCORES = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[:, None] % 2 == 1)
 
 
 def made_up_data(seed, examples=100, width=784):
@@ -98,7 +98,7 @@ def test_fresh_directions_come_as_other_samplers_say(sampler):
 
 def test_shuffled_canaries_have_the_mixture_over_orders():
     setting = setting_of("logistic", sampler="shuffled:5", steps=20, noise_multiplier=1.0)
-    concluded = conclude_setting(SCORES, setting)
+    concluded = conclude_setting(NO_LEAK, setting)
     composed = accounting.epsilon_upper_bound(1.0, 4, DELTA)
     assert concluded.upper_bound == composed
     mixture = samplers.bound_one_of_each_epoch(samplers.make_schedule(1.0, 5, 4), DELTA)
@@ -113,7 +113,7 @@ def test_shuffled_canaries_have_the_mixture_over_orders():
 def test_balls_in_bins_are_claimed_by_their_own_accountant():
     setting = setting_of("fcnn", sampler="balls_in_bins:5", steps=20, noise_multiplier=1.0)
     claim = make_claim(setting)
-    concluded = conclude_setting(SCORES, setting)
+    concluded = conclude_setting(NO_LEAK, setting)
     assert concluded.upper_bound == claim.epsilon(DELTA)
     assert claim.epsilon(DELTA) < accounting.epsilon_upper_bound(1.0, 4, DELTA)
     rates = np.array([0.0, 1e-6, 1e-3, 0.1, 0.5, 1.0])
@@ -123,7 +123,7 @@ def test_balls_in_bins_are_claimed_by_their_own_accountant():
 
 def test_poisson_canaries_profit_from_the_mixture_where_every_step_may_take_them():
     given = {"steps": 12, "noise_multiplier": 1.0}
-    every = conclude_setting(SCORES, setting_of("logistic", **given))
-    sampled = conclude_setting(SCORES, setting_of("logistic", sampler="poisson:0.2", **given))
+    every = conclude_setting(NO_LEAK, setting_of("logistic", **given))
+    sampled = conclude_setting(NO_LEAK, setting_of("logistic", sampler="poisson:0.2", **given))
     assert sampled.hidden_state.bound.epsilon < every.hidden_state.bound.epsilon
     assert sampled.hidden_state.bound.mu == pytest.approx(every.hidden_state.bound.mu)

@@ -54,7 +54,7 @@ def best_cauchy(shift):
             (assumption_free, gaussian_scores, 1.768, 8.6, 2.3),
             (assumption_free, cauchy, 2.0, best_cauchy(2.0), 0.75 * best_cauchy(2.0)),
         ],
-        quick=4,
+        quick=2,
     ),
 )
 def test_a_bound_is_below_the_truth_and_near_it(method, draw, parameter, truth, least):
@@ -133,7 +133,7 @@ def algorithm_4(scores_in, scores_out, delta, confidence):
 
 
 @pytest.mark.parametrize(("n_in", "n_out", "mu"), [(25, 90, 2.0), (1, 7, 3.0), (40, 40, 0.0)])
-@pytest.mark.parametrize("decimals", [1, 9])
+@pytest.mark.parametrize("decimals", mostly_slow([1, 9]))
 def test_in_sample_is_algorithm_4(n_in, n_out, mu, decimals):
     scores_in, scores_out = np.round(gaussian_scores(mu, 100, seed=n_in), decimals)
     scores = scores_in[:n_in], scores_out[:n_out]

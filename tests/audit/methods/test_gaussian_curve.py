@@ -55,21 +55,20 @@ def fired(sample, n_in, n_out, audits, change=lambda scores: scores, seed=(5,)):
     "mu, n_in, n_out",
     mostly_slow(
         [
-            (0, 100, 100),
             (1, 100, 400),
+            (0, 100, 100),
             (6, 200, 200),
             (-1, 800, 200),
             (4, 400, 400),
             (5, 1600, 400),
         ],
-        quick=3,
     ),
 )
 def test_a_gaussian_curve_passes(mu, n_in, n_out):
     assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
 
 
-@pytest.mark.parametrize("unit", [0.5, 2.0, 3.0])
+@pytest.mark.parametrize("unit", mostly_slow([2.0, 0.5, 3.0]))
 def test_ties_pass_where_the_curve_is_gaussian(unit):
     rounded = fired(gaussian(1.0), 400, 400, 20, lambda scores: np.round(scores / unit))
     assert rounded <= allowed_share(LEVEL, 20)
@@ -77,7 +76,7 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
 
 @pytest.mark.parametrize(
     "sample",
-    mostly_slow([laplace(1.0), bit(1.0), student(2.0), laplace(3.0), bit(3.0), wide(1.5)], quick=3),
+    mostly_slow([laplace(1.0), bit(1.0), student(2.0), laplace(3.0), bit(3.0), wide(1.5)], quick=2),
 )
 def test_another_curve_is_refuted(sample):
     assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9

@@ -55,7 +55,7 @@ def coins(scores):
 DESIGNS = {"one canary": (worlds, (150, 1)), "sets": (worlds, (60, 4)), "coins": (coins, (60, 4))}
 
 
-@pytest.mark.parametrize("rounded", ROUNDED)
+@pytest.mark.parametrize("rounded", mostly_slow(ROUNDED, quick=2))
 @pytest.mark.parametrize(
     "design, mapped", mostly_slow([(d, m) for m in MAPS for d in DESIGNS], quick=2)
 )
@@ -66,7 +66,7 @@ def test_an_increasing_map_of_all_scores_changes_no_bound(design, mapped, rounde
         assert bounds_of(make(MAPS[mapped](scores))) == bounds_of(make(scores))
 
 
-@pytest.mark.parametrize("rounded", ROUNDED)
+@pytest.mark.parametrize("rounded", mostly_slow(ROUNDED, quick=2))
 @pytest.mark.parametrize("order", mostly_slow(["shuffled", "sorted", "reversed"]))
 def test_the_order_of_rows_changes_no_bound_of_one_or_many_canaries(order, rounded):
     rng = np.random.default_rng(43)

@@ -18,7 +18,7 @@ from audit.methods.one_shot import (
     ONE_SHOT_JEFFREYS,
     in_sample,
 )
-from tests.cases import draw_null_cosines
+from tests.cases import draw_null_cosines, draw_one_run
 from tests.known_mechanisms import ONE_RUN as LAWS
 
 STANDARD = Gaussian(0.0, 1.0)
@@ -27,11 +27,6 @@ STANDARD = Gaussian(0.0, 1.0)
 def drawn(dimension, seed=0xBAD5EED, canaries=100):
     """Cosines one deviation above the null's mean."""
     return np.random.default_rng(seed).normal(dimension**-0.5, dimension**-0.5, canaries)
-
-
-def audited(sigma, canaries=400, dimension=10**6, seed=0):
-    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
-    return given.paired_cosines(found, None, dimension).cosines
 
 
 def test_the_public_codes_numbers():
@@ -67,11 +62,11 @@ def test_floors_are_those_of_cosines_without_a_leak(unobserved):
 def test_each_estimate_is_what_it_says_and_none_is_a_bound():
     """Equal variance is near the truth, fitted above it; standard errors are the spread over audits."""
     truth = conversions.epsilon_from_mu(2.0, 1e-5)
-    fits = [one_shot.fit(audited(0.5, seed=seed).observed, 10**6) for seed in range(60)]
+    fits = [one_shot.fit(draw_one_run(0.5, 400, seed=seed).observed, 10**6) for seed in range(60)]
     seen = Gaussian(*np.transpose(fits))
     fitted, equal = (compute(STANDARD, seen, 1e-5) for compute in FITTED.values())
     assert equal.mean() == pytest.approx(truth, abs=0.3) and fitted.mean() > truth + 0.4
-    rows = one_shot.estimates(audited(0.5), 1e-5, 0.95)
+    rows = one_shot.estimates(draw_one_run(0.5, 400), 1e-5, 0.95)
     assert [row.method for row in rows] == [*FITTED, *LIMITS]
     assert all(row.caveat and not isinstance(row, Bound) for row in rows)
     for row, values in zip(rows, (fitted, equal), strict=False):

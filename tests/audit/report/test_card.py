@@ -71,7 +71,9 @@ def test_a_card_is_valid_and_agrees_with_its_scores(bound, tmp_path, kind):
 
 @pytest.mark.parametrize(
     "setting",
-    [{}, {"sampler": "balls_in_bins:4", "insertions": 8}, {"noise": "bsr:4", "insertions": 8}],
+    mostly_slow(
+        [{}, {"sampler": "balls_in_bins:4", "insertions": 8}, {"noise": "bsr:4", "insertions": 8}]
+    ),
 )
 def test_a_card_of_a_trained_audit_agrees_with_its_folder(forked, tmp_path, setting):
     store = Store(tmp_path, {**identity(setting_of("fcnn", **setting)), "data_sha256": "0" * 64})
@@ -104,7 +106,6 @@ def test_a_card_of_a_trained_audit_agrees_with_its_folder(forked, tmp_path, sett
             "method name",
             "threat_model given",
         ],
-        quick=2,
     ),
 )
 def test_a_card_with_a_changed_value_does_not_agree(bound, card, tmp_path, place):

@@ -64,7 +64,6 @@ def test_text_csv_json_and_html_have_the_same_cells():
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
 
 
-RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
 

@@ -18,12 +18,6 @@ BASE = {"adversary": "gc_r", "batch_size": 10, "steps": 3, "noise_multiplier": 1
 SETTING = setting_of("fcnn", **BASE)
 
 
-@pytest.fixture(scope="module")
-def dataset():
-    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("insert", "steps", "attack"),
@@ -78,15 +72,15 @@ def test_compiled_programs_do_not_keep_a_games_data(adversary):
     assert [array() for array in kept] == [None] * 3
 
 
-def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, monkeypatch):
+def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(small_dataset, monkeypatch):
     tf32 = setting_of("fcnn", **BASE, precision="tf32")
     with pytest.raises(InputError, match="`precision=tf32` needs a GPU, but JAX runs on a cpu"):
-        build.build(tf32, dataset)
+        build.build(tf32, small_dataset)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     for setting, word in ((SETTING, "HIGHEST"), (tf32, "HIGH")):
-        trained = build.trainee(setting.model, dataset)
+        trained = build.trainee(setting.model, small_dataset)
         clipped_sum = build.make_dpsgd(setting, trained).clipped_sum
-        batch = dataset.features[:4], dataset.labels[:4]
+        batch = small_dataset.features[:4], small_dataset.labels[:4]
         program = str(
             jax.make_jaxpr(clipped_sum)(jnp.zeros(trained.model.n_parameters), batch, 1.0)
         )

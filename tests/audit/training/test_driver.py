@@ -11,7 +11,6 @@ from tests.cases import mostly_slow
 
 DIMENSION = 10_000
 CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
-SAMPLED = audit.DpSgd(noise_multiplier=1, insertions=100, sampling_rate=0.05)
 
 
 def conclude_runs(mu, runs, claim):

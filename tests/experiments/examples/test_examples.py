@@ -82,7 +82,8 @@ def test_the_tested_project_passes_and_fails_with_a_planted_bug(
     source = (project / "training.py").read_text()
     assert correct in source
     (project / "training.py").write_text(source.replace(correct, planted) if correct else source)
-    ended = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=.", cwd=project)
+    argv = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=.", "-k", failing or ""]
+    ended = python(*argv, cwd=project)
     assert ended.returncode == (failing is not None), ended.stdout
     if failing is not None:
         assert f"FAILED test_privacy.py::test_{failing}" in ended.stdout

@@ -13,8 +13,6 @@ from audit.errors import InputError
 from audit.tasks.task import Sources
 from models.data import sources
 
-IMAGE_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
-
 
 def refuse(*_, **__):
     raise AssertionError("no client may run here")

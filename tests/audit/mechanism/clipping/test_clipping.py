@@ -57,13 +57,12 @@ class Inner(nn.Module):
 
 
 MODULES = {
+    "nested": Nested(),
     "one dense": nn.Dense(2),
     "at the unrolling limit": MLP((4, 8), "tanh"),
     "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
-    "nested": Nested(),
     "inputs by name": ByName(),
 }
-QUICK = ("nested", "inputs by name")
 
 
 def _theta(model, *shape):
@@ -83,19 +82,12 @@ def _both(model):
     }
 
 
-@pytest.fixture(scope="module")
-def gradient(model):
-    return jax.jit(jax.grad(model.loss))
-
-
 @pytest.fixture(scope="module", params=["per_example", "book_keeping"])
 def strategy(request, model):
     return jax.jit(_both(model)[request.param])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in MODULES]
-)
+@pytest.mark.parametrize("name", mostly_slow(MODULES))
 def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
     """Two models at once, a batch of nine, and of one."""
     model = _model(MODULES[name])
@@ -148,7 +140,8 @@ def test_what_book_keeping_refuses_per_example_takes(data, kind, slow_clipped_su
     theta, batch = _theta(model), (data[0][:6], data[1][:6])
     slow = slow_clipped_sum(jax.jit(jax.grad(model.loss)), theta, batch, 0.3)
     strategies = _both(model)
-    np.testing.assert_allclose(strategies["per_example"](theta, batch, 0.3), slow, atol=3e-6)
+    sums = jax.jit(strategies["per_example"])(theta, batch, 0.3)
+    np.testing.assert_allclose(sums, slow, atol=3e-6)
     with pytest.raises(UnknownLayer, match="that this strategy can sum|is called twice|no bias"):
         strategies["book_keeping"](theta, batch, 0.3)
 

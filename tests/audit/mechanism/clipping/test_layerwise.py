@@ -12,6 +12,7 @@ from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.tasks.model import flat_model
 from models.convolutional import Block, ConvNet, ResNet
 from models.layers import Convolution, max_pool
+from tests.cases import mostly_slow
 
 EXAMPLES = 7
 
@@ -161,7 +162,7 @@ def test_networks_of_every_layer(module):
     check(flat_model(module, batch[0][0], cross_entropy), batch, (0.1, 1.0, 10.0))
 
 
-@pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
+@pytest.mark.parametrize("name", mostly_slow(["kernel", "scale", "bias"], quick=2))
 def test_a_wrong_norm_is_seen(monkeypatch, name):
     measure = layerwise.measure_gradients
 
@@ -203,9 +204,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("module", REFUSED.values(), ids=REFUSED)
-def test_other_layers_are_refused(module):
-    model = of(module)
+@pytest.mark.parametrize("name", mostly_slow(REFUSED, quick=4))
+def test_other_layers_are_refused(name):
+    model = of(REFUSED[name])
     theta, batch = model.init(jax.random.key(0)), pictures()
     with pytest.raises(UnknownLayer, match="that this strategy can sum|is called twice"):
         strategy(model)(theta, batch, 1.0)
