@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Wrapped
+from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, shapes
@@ -243,7 +244,8 @@ class Player:
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
-        shapes(adversary, state, theta_0.size)  # raises if they violate the contract
+        leaves, structure = jax.tree.flatten(state)
+        _check_shapes(adversary, structure, tuple(map(jax.typeof, leaves)), theta_0.size)
 
         # As arrays, the hyperparameters' values do not become part of the programs.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -336,6 +338,17 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     return state, assumed, theta_0
+
+
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
+def _check_shapes(
+    adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
+) -> None:
+    """Raises InputError if the adversary's functions break the contract of `Adversary`.
+
+    `structure` and `types` describe its state. Games with equal functions are only checked once.
+    """
+    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.
