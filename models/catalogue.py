@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from audit.errors import require
-from audit.settings.federated import FederatedTraining
 from audit.tasks.task import (
     Convex,
     Curved,
     Data,
     Dataset,
+    Dealing,
     FederatedTask,
     Federation,
     MakeModel,
@@ -106,7 +106,7 @@ def _load_features(sources: Sources) -> Dataset:
     return load_features(sources)
 
 
-def _deal_images(recipe: Recipe, setting: FederatedTraining, sources: Sources) -> Federation:
+def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
     """Loads images, and deals those for training to `setting.clients` clients; 0 means one per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
@@ -115,7 +115,7 @@ def _deal_images(recipe: Recipe, setting: FederatedTraining, sources: Sources) -
     return Federation(clients, test)
 
 
-def _load_roles(setting: FederatedTraining, sources: Sources) -> Federation:
+def _load_roles(setting: Dealing, sources: Sources) -> Federation:
     """Loads the largest `setting.clients` of Shakespeare's roles as clients; 0 means all roles."""
     roles = load_shakespeare(sources)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size stay in order

@@ -8,13 +8,12 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.settings.federated import FederatedTraining
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -214,19 +213,33 @@ class Federation(NamedTuple):
     test: Test | None
 
 
+class Dealing(Protocol):
+    """The fields of a setting that say how to deal examples to clients.
+
+    The smaller `alpha`, the fewer clients get most examples of a class.
+    """
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
 class FederatedTask(NamedTuple):
     """A model and its clients' data.
 
     Attributes:
       description: a text for reports.
-      load: (the training's setting, sources) -> the clients and the test examples.
+      load: (how to deal examples, sources) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 
     description: str
-    load: Callable[[FederatedTraining, Sources], Federation]
+    load: Callable[[Dealing, Sources], Federation]
     make: "Callable[[], Model]"
     file: str
     padding: int | None = None

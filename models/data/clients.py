@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.settings.federated import FederatedTraining
-from audit.tasks.task import Clients, Dataset, Federation, Sources
+from audit.tasks.task import Clients, Dataset, Dealing, Federation, Sources
 from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
-def read_clients(form: Form, setting: FederatedTraining, sources: Sources) -> Federation:
+def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
