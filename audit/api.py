@@ -100,7 +100,7 @@ def audit(
       runs: the number of models to train, half of them with the canary.
       out: the folder for results.
       delta, confidence: as in `bounds`.
-      data: a local data file or prepared TFDS folder; by default the data are downloaded.
+      data: a local data file or prepared TFDS folder; by default, the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
         of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures in `rehearsals`

@@ -80,13 +80,13 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
 def cosines(
     displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
 ) -> Array:
-    """Returns the cosines (count,) of the directions of a run with the displacement of the model.
+    """Returns the cosines of the directions of a run with the displacement of the model, of shape (count,).
 
     It uses `count` times 64 kB of memory, and for leave-one-out a few matrices (count, count).
 
     Args:
-      displacement: (dimension,) the movement of the parameters, with the sign for which insertion increases
-        cosines: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
+      displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
+        cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
         updates.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine

@@ -33,7 +33,7 @@ MOST_SEED = 2**63 - 1
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Returns a canary: a unit vector (dimension,) with a uniform direction.
+    """Returns a canary: a unit vector of shape (dimension,) with a uniform direction.
 
     Args:
       seed: the seed of all canaries, 0 to 2^63 - 1, a secret of the auditor.
@@ -51,7 +51,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 
 def coins(seed: int, count: int) -> Bits:
-    """Returns fair coins (count,), True if a canary takes part, independent of the directions.
+    """Returns fair coins, of shape (count,): True if a canary takes part, independent of the directions.
 
     Args:
       seed: the seed of the canaries, 0 to 2^63 - 1.
@@ -66,7 +66,7 @@ def coins(seed: int, count: int) -> Bits:
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
-    """Returns the cosine of each canary with the displacement, (count,), larger for canaries that took part.
+    """Returns each canary's cosine with the displacement, shape (count,), larger for canaries that took part.
 
     The function draws count * d coordinates, about 10^8 per second.
 

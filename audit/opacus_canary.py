@@ -59,7 +59,7 @@ class CanaryOptimizer(_InsertingOptimizer):
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
       present: True if the run has the canary.
       sampling_rate: the probability of insertion in each step, drawn independently.
-      seed: the seed of these draws, which the adversary must not know; by default the system's entropy.
+      seed: the seed of these draws, which the adversary must not know; by default, the system's entropy.
 
     Raises:
       InputError: the optimizer is of another kind, or the rate is not above 0 and at most 1.
@@ -89,7 +89,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns by how much training decreased the canary's entry; insertion decreases it."""
+        """Returns how much training decreased the canary's entry; insertion decreases it."""
         return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
@@ -172,7 +172,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return loss
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the chosen parameters minus those at the start, (dimension,).
+        """Returns the chosen parameters minus those at the start, of shape (dimension,).
 
         Raises:
           InputError: this is a rehearsal with noise. If a run had the same noise, subtracting the rehearsal's
@@ -187,7 +187,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return self._read_parameters() - self._theta_0
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
-        """Returns the cosines (count,) of the run's directions with its movement; insertion increases them.
+        """Returns the cosines of the run's directions with its movement, (count,); insertion increases them.
 
         Args:
           drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
@@ -205,12 +205,12 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits a vector (dimension,) into a part for each chosen parameter."""
+        """Splits a vector of shape (dimension,) into a part for each chosen parameter."""
         parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
         return parts
 
     def _read_parameters(self) -> NDArray[np.float64]:
-        """Returns all chosen parameters, (dimension,)."""
+        """Returns all chosen parameters, of shape (dimension,)."""
         parts = [parameter.detach().cpu().flatten() for parameter in self._chosen]
         return np.asarray(torch.cat(parts).double().numpy())
 

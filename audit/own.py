@@ -125,7 +125,7 @@ def wrap_loss(
     """
     dataset = _dataset(features, labels)
     leaves = jax.tree.leaves(params)
-    fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
+    fix = "pass only float arrays (for a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
         kind = getattr(leaf, "dtype", type(leaf))
@@ -306,15 +306,16 @@ class _Training:
 def _keep_earlier_steps(store: Store) -> Steps | None:
     """Returns the Lipschitz constants in a store if an earlier audit measured them; else deletes them.
 
-    Guaranteed constants are only valid for the audit that was given them.
+    Guaranteed constants are only valid for the audit that was given them. They have 0 `runs`.
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
+    # `keep` deletes the file for None.
     return lipschitz.keep(store, stored if is_measured else None)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
-    """Returns the name of the fastest clipping strategy that computes the clipped sums of a model correctly.
+    """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
     On a few examples, we compare it with per-example gradients, at clipping norms that clip no gradients,
     about half of them, and all. If no strategy agrees, we warn on stderr that per-example gradients are slow.
@@ -451,12 +452,12 @@ def _key() -> Array:
 
 
 def _vector(parameters: int) -> jax.ShapeDtypeStruct:
-    """Returns the shape and type of a model's parameters (parameters,)."""
+    """Returns the shape, of shape (parameters,), and the type of a model's parameters."""
     return jax.ShapeDtypeStruct((parameters,), jnp.float32)
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features (N, ...) and labels (N, ...) as a data set.
+    """Returns features and labels, both of shape (N, ...), as a data set.
 
     Floats become float32, and integers except uint8 become int32. Raises InputError for values that are not
     finite or too large, and for arrays that are empty or have different lengths.

@@ -78,7 +78,7 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim, with `refuted` and `e_value`; None without a claim to test."""
+        """Returns the test of the claim, with `refuted` and `e_value`; None if no claim was tested."""
         return self.conclusion.claim_test
 
     @property
@@ -93,7 +93,7 @@ class Result:
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """Returns an upper bound on the epsilon of the last model; None without Lipschitz constants."""
+        """Returns an upper bound on the last model's epsilon; None if Lipschitz constants are unknown."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 

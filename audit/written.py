@@ -145,7 +145,7 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, in the plural unless the number is 1: "1 cell", "2 cells".
 
-    The noun may have a verb, as in "batch has". `plural` is by default the noun and an "s".
+    The noun may have a verb, as in "batch has". By default, `plural` is the noun and an "s".
     """
     if number == 1:
         return f"{number} {noun}"

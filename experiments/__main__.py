@@ -22,7 +22,7 @@ _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 def main() -> None:
     """Runs the command in the first argument.
 
-    Without arguments it runs `experiments.first`, and with only flags `audit`.
+    Without arguments, it runs `experiments.first`, and with only flags `audit`.
     """
     arguments = sys.argv[1:]
     if not arguments:

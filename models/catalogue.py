@@ -38,14 +38,14 @@ STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), c
 
 
 def task(model: str) -> Task:
-    """Returns the task of a model that trains on examples; raises InputError for other models."""
+    """Returns the task for a model trained on examples; raises InputError for other models."""
     name, colon, size = model.partition(":")
     row = _find_row(name, TASKS, "examples")
     return _resize(row, size) if colon else row
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model that trains on clients; raises InputError for other models."""
+    """Returns the task for a model trained on clients (federated); raises InputError for other models."""
     return _find_row(model, FEDERATED_TASKS, "clients")
 
 
@@ -59,7 +59,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     return rows[model]
 
 
-@cache  # so that equal sizes are the same model, for which JAX compiles once
+@cache  # so that equal sizes give the same model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
     """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
 
@@ -71,7 +71,7 @@ def _resize(row: Task, size: str) -> Task:
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)
-    # The work of a step, relative to the default of 5 blocks of width 256.
+    # The cost of a step, relative to the default of 5 blocks of width 256.
     work = layers * width**2 / (5 * 256**2)
     fixed, per_example = row.step_seconds
     return row._replace(

@@ -36,7 +36,7 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., 10) of images (..., 32, 32, 3) of uint8."""
+        """Returns the logits, of shape (..., 10), for uint8 images of shape (..., 32, 32, 3)."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
@@ -48,7 +48,7 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Makes a model of CIFAR-10's images (32, 32, 3) of uint8."""
+    """Makes a model of CIFAR-10's uint8 images, of shape (32, 32, 3)."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 
@@ -67,7 +67,7 @@ class EmnistCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., 62) of images (..., 28, 28) of float32."""
+        """Returns the logits, of shape (..., 62), for float32 images of shape (..., 28, 28)."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = nn.relu(Convolution(features, window=3)(x))
@@ -97,7 +97,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the block's output of x (..., H, W, C)."""
+        """Returns the block's output for x, of shape (..., H, W, C)."""
         y = nn.relu(_convolve(x, self.features, 3, self.stride))
         y = _convolve(y, self.features, 3)
         if x.shape[-1] != self.features or self.stride != 1:
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (10,) of an image (height, width, 3) of uint8."""
+        """Returns the logits, of shape (10,), for a uint8 image of shape (height, width, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = nn.relu(_convolve(x, self.widths[0], 3))
         for stage, features in enumerate(self.widths):

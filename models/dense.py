@@ -20,7 +20,7 @@ SOFTMAX_NORM = 0.5**0.5
 
 
 def _make(module: nn.Module, n_features: int, criterion: Callable[[Array, Array], Array]) -> Model:
-    """Makes a model of feature vectors (n_features,) of float32 from a module and (logits, label) -> loss."""
+    """Makes a model of float32 vectors of length n_features from a module and (logits, label) -> loss."""
     return flat_model(module, jnp.zeros(n_features), criterion)
 
 
@@ -31,7 +31,7 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (2,) of features (n,)."""
+        """Returns the logits, of shape (2,), for features of shape (n,)."""
         # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
@@ -40,7 +40,7 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy of two logits (2,) and a label in {0, 1} as softplus of the signed margin.
+    """Computes the cross entropy for two logits and a label in {0, 1} as softplus of the signed margin.
 
     The loss and its gradient take fewer operations than the general softmax cross entropy.
     """
@@ -77,7 +77,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
+    """Scales n features to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
     unlimited = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(unlimited, norm))
 
@@ -91,7 +91,7 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) of features (n,)."""
+        """Returns the logit, of shape (1,), for features of shape (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
         signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
@@ -104,26 +104,26 @@ def two_layer_tanh(n_features: int) -> Model:
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the logistic loss of a logit (1,) and a label in {0, 1}."""
+    """Computes the logistic loss for a logit, of shape (1,), and a label in {0, 1}."""
     return jax.nn.softplus((1 - 2 * label) * logits[0])
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With 8 features it has 2,689
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With 8 features, it has 2,689
     parameters.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
-    """Computes half the squared error of an output (1,) against a target ()."""
+    """Computes half the squared error between an output, of shape (1,), and a target."""
     return 0.5 * (output[0] - target) ** 2
 
 
 def logistic(n_features: int) -> Model:
-    """Makes a binary logistic regression without an intercept, of n_features parameters.
+    """Makes a binary logistic regression with n_features parameters and no intercept.
 
     With weights w, the loss of features x and label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)). Its second
     derivative in w'x is at most 1/4.
@@ -132,10 +132,10 @@ def logistic(n_features: int) -> Model:
 
 
 def least_squares(n_features: int) -> Model:
-    """Makes a linear regression without an intercept, of n_features parameters.
+    """Makes a linear regression with n_features parameters and no intercept.
 
     With weights w, the loss of features x and target y is (w'x - y)^2 / 2, with second derivative 1 in w'x.
-    With weight decay it is a ridge regression.
+    With weight decay, it is a ridge regression.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
@@ -153,7 +153,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (10,) of features (n,)."""
+        """Returns the logits, of shape (10,), for features of shape (n,)."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
@@ -168,14 +168,14 @@ def softmax_head(n_features: int) -> Model:
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged."""
+    """Returns the normalised pixels, (784,), of a uint8 image (28, 28); returns floats (n,) unchanged."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
-    """A perceptron with ReLU and hidden layers of these widths: an image or features -> logits (classes,).
+    """A multilayer perceptron with ReLU and hidden layers of these widths: (an image or features) -> logits.
 
     An image is (28, 28) of uint8, and the network normalises it. Features are floats (n,).
     """
@@ -185,7 +185,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (classes,) of an image (28, 28) of uint8 or of features (n,)."""
+        """Returns the logits, of shape (classes,), for a uint8 image (28, 28) or for features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))

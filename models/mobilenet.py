@@ -70,7 +70,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 
 
 def apply(parameters: list[Parameters], images: Array) -> Array:
-    """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
+    """Computes the features, (B, 1280), of normalised images, (B, S, S, 3), after global average pooling.
 
     `parameters` is the result of `make_parameters`.
     """

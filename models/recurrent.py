@@ -25,7 +25,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs (T, units) at T positions, from inputs (T, d)."""
+        """Returns the outputs at T positions, of shape (T, units), for inputs of shape (T, d)."""
         width = 4 * self.units  # for the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
@@ -66,7 +66,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (T, vocabulary) of a text of token numbers (T,)."""
+        """Returns the logits, of shape (T, vocabulary), for a text of T token numbers."""
         x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
 
 
 def next_token_loss(logits: Array, labels: Array) -> Array:
-    """Returns the mean cross entropy of logits (T, vocabulary) over those labels (T,) that are not padding.
+    """Returns the mean cross entropy of logits (T, vocabulary) over the T labels that are not padding.
 
     The mean gives all sequences the same weight. A sequence of only padding has loss 0.
     """

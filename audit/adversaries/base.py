@@ -1,7 +1,7 @@
 """The interface of an adversary: pure functions, as in an Optax transformation, and fields.
 
 "In" is the world in which the canary is inserted, and a higher score means "more likely in". An adversary has
-K canaries per run (K = 1 in the hidden-state paper). Each is in or out by its own bit.
+K canaries per run (K = 1 in the hidden-state paper). A separate bit decides whether each is in or out.
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
 `--help` needs the fields of adversaries even without the extra `train`.
@@ -103,7 +103,7 @@ class Adversary(NamedTuple):
       init: (key, theta_0, clipping_norm) -> the state, made before training.
       craft: (state, step, theta) -> the canaries of that step.
       score: (state, the observer's record, final, theta_0) -> the scores (K,) of the final model.
-      canaries: K, the number of canaries of a run.
+      canaries: K, the number of canaries per run.
       observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
         and its record is ().
       reads_theta: True if craft depends on theta, as a real training example's gradient does. An adversary
@@ -129,7 +129,7 @@ class Adversary(NamedTuple):
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the scores (K,) of the run of this key; `state` is from `init`."""
+        """Returns the scores of the run with this key, of shape (K,); `state` is from `init`."""
         return self.score(self.draw_for_run(state, key), seen, final, theta_0)
 
 
@@ -190,7 +190,7 @@ class Knowledge(NamedTuple):
       hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries.
-      canaries: the number of canaries of a run.
+      canaries: the number of canaries per run.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the last model's noise if losses are linear, divided by the variance of one
@@ -211,7 +211,7 @@ class Knowledge(NamedTuple):
     is_rehearsed: Callable[[int], bool] = lambda parameters: True
 
     def count_inputs(self) -> int:
-        """Returns the number of floats of an example at the model's first layer.
+        """Returns the number of floats in an example at the model's first layer.
 
         Raises InputError if that layer does not take floats, because examples then have no directions.
         """
@@ -231,7 +231,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns a function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
+        """Returns a function from theta_0 to the final model of training without noise and canaries, (p,).
 
         It caches its last result, because an audit that adds runs prepares the same adversary again.
         """
@@ -305,7 +305,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without those at their defaults, and a version above 1."""
+        """Returns the fields that determine scores, except those at their defaults, and a version above 1."""
         decisive = deciding(self)
         if self.version > 1:
             decisive["version"] = self.version

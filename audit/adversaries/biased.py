@@ -33,7 +33,7 @@ Choose = Callable[[Array, Array], Array]
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
-# A noisy simulation has the noise and clipping of the run, a noiseless simulation has neither. It measures
+# A noisy simulation has the noise and clipping of the run, a noiseless simulation has neither. Both measure
 # how far a coordinate moves at each step, or from the initial to the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
@@ -60,7 +60,7 @@ class GcS(AdversaryFields):
     It simulates training runs, sums the movement of each coordinate over them, and chooses the coordinates
     that move least. In a "per_step" variant, a movement is the sum of squared updates. The paper takes the
     square root of the sum over all runs (Errata H4), which ranks coordinates in the same order. In a
-    "final_model" variant, a movement is the distance of the final model from theta_0.
+    "final_model" variant, a movement is the distance between the final model and theta_0.
     """
 
     name = "gc_s"
@@ -144,13 +144,13 @@ class GcR(AdversaryFields):
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
     """Draws the distinct coordinates (K,) of K canaries uniformly from those of theta_0 (p,)."""
-    if canaries == 1:  # another way to draw would change stored scores
+    if canaries == 1:  # drawing in another way would change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
 
 class BiasedDimensions(NamedTuple):
-    """The state of the adversary of K coordinates.
+    """The state of the adversary with K coordinates.
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
@@ -166,15 +166,16 @@ class BiasedDimensions(NamedTuple):
         return self.crafted
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns how far each canary's coordinate moved down, (K,)."""
         return self.expected - final[self.dimensions]
 
 
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
 
-    Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary raises
-    the score. For a single canary, the expected model is theta_0. Several canaries need a better one, because
-    training moves some of the coordinates by many times the noise.
+    Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
+    increases the score. For a single canary, the expected model is theta_0. Several canaries need a better
+    one, because training moves some of the coordinates by many times the noise.
 
     Args:
       choose: (key, theta_0) -> the coordinates d (K,).
@@ -260,9 +261,10 @@ class FreshCoordinates(NamedTuple):
         return self._replace(dimensions=dimensions, ties=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns for each canary the number of coordinates without a canary that moved down less, (K,).
+        """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
-        The downward movement of a coordinate is expected - final. A canary increases it. Ties are broken at
-        random.
+        The downward movement of a coordinate is expected - final, with the final model `expected` of training
+        without noise and canaries. A canary increases it. `count_below` leaves out the canaries' coordinates,
+        and breaks ties at random. `Adversary.score` has `seen` and `theta_0` for other adversaries.
         """
         return count_below(self.expected - final, self.dimensions, self.ties)

@@ -196,16 +196,18 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine of u_k and expected - final. `expect` maps (craft, state, theta_0) to
-    the expected model (p,). The state only stores keys, and each use draws the directions again.
+    the expected model (p,), such as the final model without noise. Then the difference shows mainly noise and
+    canaries. The state only stores keys, and each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys, and computes the expected model."""
+        """Draws the keys, and computes the expected model; the mechanism applies `clipping_norm`."""
         keys = jax.random.split(key, canaries)
         # `expect` crafts canaries from the state's keys. It does not read the origin.
         state = RandomDirections(keys, origin=jnp.zeros_like(theta_0))
         return state._replace(origin=expect(craft_directions, state, theta_0))
 
+    # `crafts_constant`: the canaries are the same at every step.
     return Adversary(
         init, craft_directions, RandomDirections.score, canaries=canaries, crafts_constant=True
     )
@@ -261,7 +263,8 @@ class OneShot(NamedTuple):
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
         SGD with momentum moves by learning rate * gradient + momentum * the last move. Without the second
-        term, we get a vector along the gradient. `largest` rises to the cosine of each direction with it.
+        term, we get a vector along the gradient. `largest` is raised to the cosine between this vector and
+        each direction, where that is larger.
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move
@@ -272,6 +275,7 @@ class OneShot(NamedTuple):
         return Seen(theta, move, jnp.maximum(seen.largest, cosines))
 
     def score(self, seen: Seen, final: Array, theta_0: Array) -> Array:
+        """Returns the largest cosine of each canary over all steps, (K,)."""
         return seen.largest
 
 
@@ -283,7 +287,8 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD, for cosines with gradients; 0 for cosines with moves.
+      momentum: the momentum of the server's SGD, for cosines with gradients: a move minus momentum * the
+        last move; 0 for cosines with moves.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
@@ -299,8 +304,8 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
         craft_directions,
         OneShot.score,
         canaries=canaries,
-        observer=Observer(OneShot.begin, OneShot.observe),
-        crafts_constant=True,
+        observer=Observer(begin=OneShot.begin, observe=OneShot.observe),
+        crafts_constant=True,  # the canaries are the same at every step
     )
 
 

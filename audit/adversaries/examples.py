@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples and gives each a wrong label at random; K = 1 has no leading axis."""
+            """Draws K training examples and gives each a random wrong label; no leading axis if K = 1."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
@@ -201,7 +201,7 @@ class ScoredExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class _LossDrops:
-    """Computes the scores (K,) of examples: losses on the expected model minus losses on the final model."""
+    """Computes examples' scores, of shape (K,): losses on the expected minus those on the final model."""
 
     loss: ExampleLoss
 
@@ -240,19 +240,19 @@ def inserted_examples(
 
 @dataclass(frozen=True)
 class _CraftGradient:
-    """Computes the gradient (1, p) of a single example at theta. The mechanism clips it."""
+    """Computes the gradient of a single example at theta, of shape (1, p). The mechanism clips it."""
 
     loss: ExampleLoss
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
-        """Returns the gradient (1, p) at theta of the example in the state."""
+        """Returns the gradient at theta of the example in the state, of shape (1, p)."""
         gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 
 @dataclass(frozen=True)
 class _MinusLoss:
-    """Computes the score (1,) of a single example: minus its loss on the final model."""
+    """Computes the score of a single example, of shape (1,): minus its loss on the final model."""
 
     loss: ExampleLoss
 
@@ -276,7 +276,7 @@ class Principal(NamedTuple):
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
-    """Returns the mean and the principal directions of examples (N, ...), computed in float64.
+    """Returns the mean and the principal directions of examples of shape (N, ...), computed in float64.
 
     Directions in which the data do not vary come last. They are an arbitrary basis.
     """

@@ -81,7 +81,7 @@ class Draws(NamedTuple):
       examples: the K canaries.
       fresh: the key that draws the M fresh examples and the canaries' places among them.
       ties: the key that breaks ties.
-      reference: the model (p,) to which the final model of every run is compared.
+      reference: the model to which every run's final model is compared, of shape (p,).
     """
 
     examples: mechanism.Examples
@@ -107,7 +107,7 @@ def fresh_examples(
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
         the models, but not on the inserted examples.
       refer: theta_0 (p,) -> the reference model (p,), to which the final model is compared.
-      canaries: K, the number of canaries of a run. All are inserted.
+      canaries: K, the number of canaries per run. All are inserted.
       fresh: M, the number of fresh examples.
     """
     draw = _DrawExamples(generate, canaries)
@@ -151,7 +151,7 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the counts (K,).
+        """Returns the counts, of shape (K,).
 
         The canaries are inserted at random positions in a list of fresh examples. To save memory, we draw and
         score the list in blocks: a fresh example for each position, replaced by the canary if there is one.
@@ -179,10 +179,10 @@ class _RankExamples:
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
+    """Draws K distinct positions for a run's canaries among all `total` scored examples.
 
-    The place of an example in a block may affect how a compiled program rounds its score. At random places,
-    canaries and fresh examples are exchangeable despite this.
+    The position of an example in a block may affect how a compiled program rounds its score. At random
+    positions, canaries and fresh examples are exchangeable despite this.
     """
     # The blocks fold their first place into the same key. All these are below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
@@ -217,7 +217,7 @@ class LossDrops:
     loss: ExampleLoss
 
     def __call__(self, examples: mechanism.Examples, final: Array, reference: Array) -> Array:
-        """Returns how much training lowered the loss on each of n examples, (n,)."""
+        """Returns how much training lowered the loss on each of n examples, of shape (n,)."""
         return examples.losses(self.loss, reference) - examples.losses(self.loss, final)
 
 

@@ -97,7 +97,7 @@ class SphereFields(AdversaryFields):
 
 
 def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
-    """Returns the indices (m,) in theta of the tensors in which to draw directions; None for all of theta.
+    """Returns the indices in theta of the tensors for directions, of shape (m,); None for all of theta.
 
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if there is no such
     tensor, or if the number of canaries exceeds half of its parameters.
@@ -135,19 +135,21 @@ class Sphere(NamedTuple):
         return self._replace(directions=self.directions._replace(keys=keys))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction with u = expected - final; 0 if u is 0.
+        """Returns the cosine of each canary's direction and u = expected - final, of shape (K,); 0 if u is 0.
 
         If a canary is out, u does not depend on its direction. Its score then has the distribution of the
         cosine of a uniformly random direction of R^m and a fixed vector (`audit.laws.cosine_law`).
+        Directions are drawn at m coordinates. `seen` and `theta_0` are unused.
         """
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
+        # The drawn vectors' products with u, and their squared lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
 
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each direction with the part of u orthogonal to all other directions.
+        """Returns the cosine of each direction with the part of u orthogonal to all others, of shape (K,).
 
         Here u = expected - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
         and w = H V u. Then
@@ -192,7 +194,7 @@ def fresh_directions(
       leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
         be at most half the number of parameters, so that the Gram matrix is well conditioned in float32.
       null: whether all canaries are inserted, and the number m of coordinates in which directions are drawn.
-      within: the indices (m,) of these coordinates; None for all.
+      within: the m indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
@@ -214,7 +216,7 @@ def fresh_directions(
 
 
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """Returns the dot products (K,) of K random vectors with u (m,), and a second sum over blocks.
+    """Returns the dot products of K random vectors with u (m,), of shape (K,), and a second sum over blocks.
 
     The vectors are standard normal. We draw blocks of their coordinates one after the other, to save memory.
     The last block has zeros beyond m.
@@ -232,7 +234,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Sums = tuple[Array, Array]
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws a block (K, B) of all vectors, and adds its terms to both sums.
+        """Draws a block of all vectors, of shape (K, B), and adds its terms to both sums.
 
         `block` is (its keys (K,), its part of u (B,), 1 for coordinates below m and else 0 (B,)).
         """
@@ -271,7 +273,7 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
     For large p, eigenvalues are between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
     Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
-    wider by six times the scale of these fluctuations. For small p this may exceed the lower edge, so `low`
+    wider by six times the scale of these fluctuations. For small p, this may exceed the lower edge, so `low`
     is at least _MIN_EDGE times that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)

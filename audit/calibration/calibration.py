@@ -1,4 +1,4 @@
-"""Simulates audits of mechanisms with an exactly known leak, to measure coverage and tightness of methods.
+"""Simulates audits of mechanisms with exactly known leakage, to measure coverage and tightness of methods.
 
 A `Law` (`audit.calibration.laws`) draws the evidence of an audit, and `calibrate` repeats the audit.
 """
@@ -19,7 +19,7 @@ ENOUGH_RUNS = "many runs"
 
 
 class KnownMechanism(NamedTuple):
-    """A mechanism with an exactly known leak, and the size and number of its audits.
+    """A mechanism with exactly known leakage, and the size and number of its audits.
 
     Attributes:
       law: The law of an audit's evidence.
@@ -73,7 +73,7 @@ class Value(NamedTuple):
     Attributes:
       method: The method's name.
       epsilon: The epsilon at the setting's delta.
-      mu: The mu; None if the method gives epsilon directly.
+      mu: Mu; None if the method gives epsilon directly.
       seconds: The processor time in seconds; 0 if not measured.
       refusal: Why the method did not give a value, which counts as epsilon = 0; empty if it did.
     """
@@ -115,7 +115,7 @@ class Calibration(NamedTuple):
       mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
       true_epsilon: The true epsilon; if mu is compared, the epsilon of the true mu.
-      beyond: The mean excess of epsilon in audits above the truth; 0 without such audits.
+      beyond: The mean excess of epsilon in audits above the truth; 0 if there are none.
       seconds: The processor time in seconds of the median audit; 0 if not measured.
       refusals: The reasons of all audits without a value.
     """

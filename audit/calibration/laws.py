@@ -1,4 +1,4 @@
-"""Distributions of the evidence of audits, with an exactly known leak, to calibrate the methods.
+"""Distributions of the evidence of audits, with exactly known leakage, to calibrate the methods.
 
     GAUSSIAN            one canary per run: independent scores N(mu, 1) inserted, N(0, 1) left out
     INDEPENDENT_COINS   several canaries per run, each inserted by its own coin, with the same scores
@@ -84,12 +84,12 @@ def audit_several(design: Coins | Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def toss(rng: Generator, setting: KnownMechanism) -> Bits:
-    """Draws fair coins (R, K), a coin for each of the setting's K canaries in each of its R runs."""
+    """Draws a fair coin for each of the setting's K canaries in each of its R runs."""
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
 
 def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
-    """Draws independent scores (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
+    """Draws independent scores, of shape (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
     If `can_fail`, half of the runs do not insert the canaries that their coins chose.
     """
@@ -117,7 +117,7 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
 
 def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
-    """Returns cosines (R, K) as the evidence of runs with all of their K canaries."""
+    """Returns cosines of shape (R, K) as the evidence of runs with all of their K canaries."""
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
@@ -144,7 +144,7 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
+    """Draws cosines of inserted canaries, shape (R, K): a shift of epsilon = mu hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     tail = scipy.stats.laplace.sf(along)  # the rate at which left-out canaries exceed the cosine
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
@@ -163,7 +163,10 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) by `draw`, and replaces all cosines of a run by its first."""
+    """Draws cosines (R, K) by `draw`, and replaces all cosines of a run with its first.
+
+    This calibrates bounds with completely dependent canaries. `setting` has K.
+    """
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 

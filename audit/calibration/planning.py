@@ -56,7 +56,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
       tightness: The fraction, between 0 and 1.
 
     Returns:
-      The number of runs; None if a million runs are too few.
+      The number of runs; None if a million runs are not enough.
 
     Raises:
       InputError: The true epsilon is 0.
@@ -89,7 +89,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
       compute_tightness: Maps a number of runs to the tightness, which grows with it.
 
     Returns:
-      The number of runs, at least MIN_RUNS; None if MAX_RUNS are too few.
+      The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
     """
     too_few = MIN_RUNS
     enough = MAX_RUNS

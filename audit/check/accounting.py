@@ -17,7 +17,7 @@ from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the largest relative difference between accountants
 _LEAST_RATE = 1e-9  # a batch of one example of the largest data set
-_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
+_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # privacy-loss spacings divided by epsilon, to refute a claim
 _MAX_LOSSES = 10**6  # the largest number of privacy losses of a step on a grid
 
 
@@ -37,10 +37,10 @@ def check_accounting(
 
     Args:
       epsilon, delta: the claimed privacy.
-      noise_multiplier: sigma, the standard deviation of the noise over the clipping norm.
+      noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       steps: the number of training steps.
       sampling_rate: the probability that a step uses an example.
-      examples: the size of the data set, to judge delta; None if unknown.
+      examples: the size of the data set, to judge delta; None if it is unknown.
 
     Returns:
       A report with a table of checks, and the bugs.
@@ -87,7 +87,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; if no grid decides, the check counts as not tried."""
+    """Checks a claimed epsilon; if no grid decides, the check counts as not performed."""
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
@@ -125,7 +125,7 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
         return most * (1 - _CLOSE), most
     least = 0.0
     coarse = np.inf
-    # The loss of a step ten deviations beyond the sum's mean.
+    # The privacy loss of one step at a sum ten standard deviations beyond its mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
     for share in _GRIDS:
@@ -150,7 +150,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
         "half the steps are counted": (sigma, max(steps // 2, 1), rate),
-        # The noise's deviation sigma * C at C = 2, taken for sigma.
+        # The noise's deviation sigma * C at C = 2, mistaken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (

@@ -38,7 +38,7 @@ UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-# Batches that are less likely under Poisson sampling are of another kind.
+# Batches that are less likely than this under Poisson sampling count as another kind.
 _LOG_CERTAIN = math.log(1e-9)
 
 
@@ -52,7 +52,7 @@ class _DrawnBatches(NamedTuple):
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
-      are_whole: True if every pass was read to its end.
+      are_whole: True if every pass was read to the end.
     """
 
     passes: list[DrawnPass]
@@ -78,7 +78,7 @@ def check_batches(
         is an array of example indices, from 0. We call it with seeds 0, 1, ...; a stateful loader may ignore
         them. Or a torch or Opacus loader, whose batch sampler gives the indices; a batch sampler; or an
         iterable over batches of indices, such as a loader on `range(examples)`.
-      examples: the size of the data set; by default that of the loader.
+      examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
         "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (every
@@ -209,7 +209,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
-        if kind == CYCLIC:  # which explains examples that come together
+        if kind == CYCLIC:  # which explains examples that are often drawn together
             why = " They are the same in every pass."
             rows.pop("together", None)
         other_kind = CheckFinding(

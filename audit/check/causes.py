@@ -24,7 +24,7 @@ _CLIP = (
     "B once"
 )
 _KEEP_FINITE = (
-    "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size"
+    "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by a size"
 )
 
 
@@ -68,7 +68,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             explained |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity: for each size, by the name of the mistake, the
+# Mistakes that multiply a size by a power of a quantity: for each size, keyed by mistake name, the
 # quantity and the power.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
@@ -115,7 +115,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     Args:
       m: the measurements.
       size: the key in `FACTORS` of the size that is wrong.
-      factor: the measured size over the stated one.
+      factor: the measured size divided by the stated one.
       tolerance: the largest relative error of a fit.
     """
     stated = m.probe.settings
@@ -141,7 +141,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 
 
 def _fit_size(m: Measured) -> tuple[Any, ...]:
-    """Returns the wrong factor that movements and noise share, and the mistakes that fit; () without one.
+    """Returns the wrong factor common to movements and noise, and the mistakes that fit; () if none.
 
     The factor is the plateau of added examples, or the reach of examples that replace a row, which may be up
     to a tenth too small.
@@ -318,7 +318,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
     """Returns the bug, the batch, the ratio of deviations and the fix for the first batch with other noise.
 
-    Only batches of one row of the report are compared. Returns () without a change.
+    Only batches of one row of the report are compared. Returns () if nothing changed.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -338,8 +338,8 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
 
 _FIXES_OF_CHANGES = {
     _NOT_FINITE: _KEEP_FINITE,
-    "steps with an empty batch are skipped": "add noise to a sum of zero too: no step may show that the "
-    "batch was empty",
+    "steps with an empty batch are skipped": "add noise even when the batch is empty and the sum is "
+    "zero: no step may show that the batch was empty",
     "normalised by the batch's actual size": "divide by the stated batch size, a constant, not by the number "
     "of examples",
     "noise that depends on the batch": "take the noise's deviation only from sigma, C and B, and add it once "

@@ -26,7 +26,7 @@ class _Tested(NamedTuple):
     """A test of the noise of T steps.
 
     Attributes:
-      ratio: the standard deviation of the noise, over the stated one.
+      ratio: the standard deviation of the noise, divided by the stated one.
       p_value: the p-value of the hypothesis that different steps are independent.
       correlations: (T, T) the correlations of two steps, 0 on the diagonal.
     """
@@ -53,7 +53,7 @@ def check_noise(
         bugs.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
         or matrix (T, T) of S (`audit.MatrixMechanism`).
-      noise_multiplier: sigma, the standard deviation of the raw noise over C, for S without scaling.
+      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, for S without scaling.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
 
@@ -81,7 +81,7 @@ def check_noise(
 
 
 def _test_steps(noise: Array) -> _Tested:
-    """Returns the standard deviation of noise (T, d) and a test of the correlations of its steps.
+    """Returns the standard deviation of noise of shape (T, d) and a test of the correlations of its steps.
 
     Two statistics are combined (Bonferroni): the largest of the T (T - 1) / 2 correlations of two steps, and
     the sums of products of steps at each lag, which detect small correlations.

@@ -102,7 +102,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
-    """Returns labels (1, ...) to try instead of `label` (1, ...), keyed by a description of the change.
+    """Returns labels to try instead of `label`, both of shape (1, ...), keyed by a description of the change.
 
     They are the label of another example, a larger number, and for sequences of tokens only the first token.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from audit.check.trees import Array, Integers
 from audit.errors import InputError, describe_error, number, require, shown
 
-MAX_BATCHES = 100_000  # of a pass that is read to its end
+MAX_BATCHES = 100_000  # of a pass that is read to the end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
@@ -122,7 +122,7 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """
     try:
         return call()
-    except InputError:  # its message is for the user already
+    except InputError:  # its message is already for the user
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"`draw` failed{where}: {describe_error(error)}") from error
@@ -151,8 +151,8 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns up to `most` batches from the user's function; raises InputError unless they have indices."""
-    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
+    """Returns up to `most` batches from the user's function; raises InputError unless they are indices."""
+    if not isinstance(given, Iterable):  # not `require`, since showing a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))

@@ -63,7 +63,7 @@ class Measured(NamedTuple):
       replay: the difference of two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if no noise is stated.
-      ties: how numbers of the noise agree, see `find_ties`.
+      ties: how numbers of the noise agree (see `find_ties`).
       hides_movements: why movements do not show sensitivity; otherwise "".
       hides_noise: why the noise cannot be tested; otherwise "".
       p_values: the p-values of the noise tests, by row and test; empty if the noise cannot be tested.

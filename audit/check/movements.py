@@ -146,7 +146,9 @@ class TriedExamples:
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, so clipping bounds the movements.
 
-        The reach of examples that replace a row may be too small, because we try few directions.
+        The reach of examples that replace a row (`refusal`) may be 10% too small, because we try few
+        directions. Otherwise we allow errors of 1.5%. Equal movements of several examples also show
+        clipping.
         """
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.clips_by_layer or self.is_clipped
@@ -208,6 +210,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
+        # An exchange removes one example and adds another, so it moves the sum by up to 2 C.
         places[row] = probe.measure([second], [first], probe.rows, factor=0.5)
     return replace(tried, places=places)
 
@@ -217,7 +220,8 @@ def _measure_each(
 ) -> TriedExamples:
     """Measures how far each example moves the step if added to the batch or replacing its first row.
 
-    `refusal` of the result is the last error for a rejected batch.
+    An added example moves the sum of clipped gradients by at most C, but a replaced one by up to 2 C, so we
+    halve the latter movement. `refusal` of the result is the last error for a rejected batch.
     """
     movements = {}
     refusal = ""
@@ -234,7 +238,7 @@ def _measure_each(
             refusal = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure([after], [probe.base], batch, factor)
-    return TriedExamples(probe, tried_examples, movements, {}, refusal)
+    return TriedExamples(probe, tried_examples, movements, places={}, refusal=refusal)
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
@@ -277,7 +281,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     order = np.random.default_rng(_SEED).permutation(size).tolist()
     half = size // 2
     for first, second in [(order[:half], order[half:]), ([0], [1])]:
-        # The first of all examples is row 0 itself, so row 0 gets the second.
+        # Row i gets example i + 1, because the first of all examples is row 0 itself.
         filled = {row: columns[(row + 1) % len(columns)] for row in first + second}
         yield [
             replace_rows(rows, {row: filled[row] for row in part})

@@ -98,7 +98,7 @@ class DrawnNoise(NamedTuple):
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise at the given batch, an array (n, numbers) of n seeds per group of parameters.
+        """Returns the noise at the given batch, of shape (n, numbers) for n seeds, by group of parameters.
 
         The groups are all noisy parameters, and those of each layer with several.
         """
@@ -235,7 +235,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
 
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
-    """Tests that the noise (n, p) of a group of parameters is normal, and that its norm varies accordingly.
+    """Tests that the noise of a group of parameters, (n, p), is normal, and that its norm varies accordingly.
 
     For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
     2 / 9p (Wilson and Hilferty, 1931).
@@ -279,14 +279,15 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests that the noise is as large at another batch, with an F-test in each noisy layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     quotient = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
-    slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
+    # Rounding may change both deviations by the tolerance. Each tail gets the quotient farther from it.
+    slack = (1 + 2 * drawn.tolerance) ** 2
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests that the noise (n, p) of a group is uncorrelated between consecutive seeds and parameters."""
+    """Tests that the noise of a group, (n, p), is uncorrelated between consecutive seeds and parameters."""
     p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
@@ -377,7 +378,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     elif num_values < 1.5 * numbers:
         kind = AT_ONE
 
-    # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
+    # With only one batch, we assume that the sum is rounded or clamped, since the noise may be correct.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
     shared = added - np.count_nonzero(_mark_ties(other, tolerances))
@@ -387,7 +388,7 @@ def find_ties(drawn: DrawnNoise) -> str:
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
-    """Returns (n - 1, numbers) True for sorted draws (n, numbers) that agree with the next smaller one."""
+    """Returns whether sorted draws (n, numbers) agree with the next smaller one, shape (n - 1, numbers)."""
     return np.asarray(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
 
 

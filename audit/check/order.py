@@ -1,4 +1,4 @@
-"""Tests whether the order of examples is uniform, and drawn anew in every pass.
+"""Tests whether the order of examples is uniform, and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
 the observed sizes. We ignore the order within a batch, and treat omitted examples as a last batch.
@@ -49,7 +49,7 @@ class Observation(NamedTuple):
 
 
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
-    """Tests whether examples come in a uniform order, drawn anew in every pass.
+    """Tests whether examples come in a uniform order, redrawn in every pass.
 
     Args:
       draw: a function from a seed to the batches of a pass.
@@ -136,7 +136,7 @@ def _test_places(steps: Integers) -> Observation:
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
-    # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
+    # In each pass both margins are fixed, which multiplies the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = stats.chi2.sf(statistic, max(result.dof, 1))
     return Observation(p_value, "When an example comes depends on its place in the data.")
@@ -170,7 +170,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
-    # The statistic needs about 1,000 pairs that come together twice, and batches that are no whole pass.
+    # The statistic needs about 1,000 pairs that occur together twice, and batches smaller than a pass.
     if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
     squares = np.sum((together - passes * rate) ** 2)

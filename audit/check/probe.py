@@ -130,7 +130,7 @@ class StepProbe:
         self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
     def run(self, rows: Columns, seed: int) -> Vector:
-        """Returns the parameters (p,) after a step on a batch; updates `is_trained`.
+        """Returns the parameters, of shape (p,), after a step on a batch; updates `is_trained`.
 
         Raises:
           InputError: the step does not return the parameters.
@@ -146,7 +146,7 @@ class StepProbe:
         return np.asarray(self.sum_layers(self.is_trained) > 0)
 
     def sum_layers(self, values: Any) -> Any:
-        """Returns the sums (layers,) over each layer of an array (p,)."""
+        """Returns the sums over each layer of an array of shape (p,), as an array of shape (layers,)."""
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
@@ -170,14 +170,14 @@ class StepProbe:
         )
         try:
             result = self.step(params, batch, seed)
-        except InputError:  # its message is for the user already
+        except InputError:  # its message is already for the user
             raise
         except (Exception, SystemExit) as error:  # of the caller's code
             raise RefusedError(describe_error(error)) from error
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers in the result of a step as a vector (p,); raises InputError if they differ."""
+        """Returns the layers of a step's result as a vector (p,); raises InputError if they differ."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
@@ -216,7 +216,7 @@ class StepProbe:
         """Measures the norm of a difference of steps, in eta C / B, without the effect of rounding.
 
         Args:
-          added: one or two vectors (p,) of parameters after steps.
+          added: one or two parameter vectors after steps, of shape (p,).
           subtracted: the same number of vectors.
           rows: the batch of the first step in `subtracted`.
           factor: a factor of the difference.
@@ -249,7 +249,7 @@ class StepProbe:
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
-        """Returns the effective rounding (p,) of each parameter by a step, in eta C / B.
+        """Returns the effective rounding of each parameter by a step, of shape (p,), in eta C / B.
 
         A step rounds the update several times, and then the updated parameters. We treat these roundings as
         independent, so the effective spacing is the root of the sum of squared spacings. Layers that no step

@@ -118,7 +118,7 @@ class CheckReport(NamedTuple):
         """Returns the report with the date, versions, the location of the user's code and the stated numbers.
 
         Args:
-          code: the user's step or loader; None without one.
+          code: the user's step or loader; None if there is none.
           stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
@@ -193,7 +193,7 @@ def make_report(
       subject: "step", "batches", "noise" or "accounting".
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
       findings: bugs that other measurements show.
-      needed: the rows that must run for the subject to pass; by default all.
+      needed: the rows that must run for the subject to pass; by default, all.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)

@@ -162,7 +162,10 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, and whether clipping stops them."""
+    """Describes how far examples move the step, and whether clipping stops them.
+
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B.
+    """
     norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations and tried.tolerance > COARSE:
         return _describe_rounding(tried.tolerance)
@@ -190,12 +193,12 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether two parts of a batch together move the step by the sum of their movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.refusal:
+        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step refuses an added example
             return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # This is a difference of four steps, and a movement of two.
+    # COARSE is for a difference of two steps. This is one of four: with both parts, each part and none.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
@@ -208,8 +211,12 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
-    """Describes the noise tests, by row."""
-    given = m.drawn.given
+    """Describes the noise tests, by row of the report.
+
+    `m.p_values` has p-values by row and test. Deviations are in units of eta sigma C / B, for learning rate
+    eta, noise multiplier sigma, clipping norm C and batch size B.
+    """
+    given = m.drawn.given  # the noise at the given batch
     reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))
     for batch, error in m.drawn.refused.items():
@@ -220,8 +227,9 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
-    freedom = np.sum(given.freedom)
-    level = LEVEL / sum(map(len, m.p_values.values()))
+    freedom = np.sum(given.freedom)  # of all layers; a layer without measured noise has 0
+    num_tests = sum(map(len, m.p_values.values()))
+    level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     text = (
         f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; from "

@@ -35,7 +35,7 @@ class Composition(NamedTuple):
     """A composition of Gaussian steps of sensitivity C.
 
     Attributes:
-      noise_multiplier: The standard deviation of the noise over C.
+      noise_multiplier: The standard deviation of the noise divided by C.
       insertions: The number of steps that insert the canary.
       sampling_rate: The probability that such a step inserts the canary; 1 without sampling.
     """
@@ -53,7 +53,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
-      noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
+      noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
       insertions: The number of steps.
       delta: The delta of epsilon.
 

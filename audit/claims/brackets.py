@@ -80,7 +80,7 @@ def compute_shuffled_epsilon(
 
     It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
     the example's gradient is C, and all other gradients are -C. So the sum of its batch is 2 C above the
-    other sums. Without the example its gradient is 0, and this sum is only C above the others. The adversary
+    other sums. Without the example, its gradient is 0, and this sum is only C above the others. The adversary
     uses only the largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own
     shuffle (Chua et al., 2024, arXiv 2411.04205).
 

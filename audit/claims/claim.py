@@ -75,7 +75,7 @@ class Claim:
         raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns an upper bound on how much the last model leaks; None without Lipschitz constants."""
+        """Returns an upper bound on the last model's leakage; None if Lipschitz constants are unknown."""
         return None
 
 
@@ -84,7 +84,7 @@ class GaussianClaim(Claim):
 
     @property
     def gaussian_mu(self) -> float:
-        """Returns mu; infinite for no guarantee."""
+        """Returns mu; infinite if there is no guarantee."""
         raise NotImplementedError
 
     def epsilon(self, delta: float) -> float:
@@ -128,7 +128,7 @@ class EpsilonDelta(Claim):
     """The claim of (epsilon, delta)-differential privacy, from any accountant.
 
     Args:
-      epsilon: at least 0; infinite for no guarantee.
+      epsilon: at least 0; infinity means no guarantee.
       delta: the delta of the claim, from 0 to below 1; 0 is pure differential privacy.
 
     Raises InputError for values out of range.
@@ -208,7 +208,7 @@ class DpSgd(Claim):
         k = number("k", self.k, int)
         step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
         if self.lipschitz is None:
-            # Without `lipschitz` the schedule does not affect any bound, so it must be the default.
+            # Without `lipschitz`, the schedule does not affect any bound, so it must be the default.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
@@ -250,7 +250,7 @@ class DpSgd(Claim):
         return _gaussian_power(rates, mu)
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns an upper bound on how much the last model leaks; None without `lipschitz`."""
+        """Returns an upper bound on how much the last model leaks; None if `lipschitz` is not given."""
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
@@ -262,7 +262,7 @@ class DpSgd(Claim):
 class RandomAllocation(Claim):
     """The claim of DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
-    Neighbouring relation: replace the example by an example of gradient zero.
+    Neighbouring relation: replace the example with an example of gradient zero.
 
     Args:
       noise_multiplier: sigma.
@@ -296,14 +296,14 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta (401,) of random allocation at each epsilon of the grid _EPSILONS."""
+    """Returns delta of random allocation at each epsilon of the grid _EPSILONS, of shape (401,)."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta (401,) of Poisson-sampled steps at each epsilon of the grid _EPSILONS."""
+    """Returns delta of Poisson-sampled steps at each epsilon of the grid _EPSILONS, of shape (401,)."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 

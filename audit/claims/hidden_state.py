@@ -210,7 +210,8 @@ def hidden_state_epsilon(
         the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
         learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
         (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam: with
-        momentum 0.9, the example below leaks 18.6 for some convex loss.
+        momentum 0.9, the example below leaks epsilon = 18.6 for some
+        convex loss.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
       step_sizes: the learning rate: a number, or one for each step. Only ratios between steps matter, because
@@ -260,7 +261,7 @@ def stretch_more(constants: Array, factor: float) -> Array:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a number, or an array with a number for each step, as a new array (steps,).
+    """Returns a number, or an array with a number for each step, as a new array of shape (steps,).
 
     Raises InputError for another shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
     argument's name, for messages.

@@ -35,13 +35,13 @@ class MatrixMechanism(GaussianClaim):
     Args:
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16" (`audit.claims.strategies`), a
         file, or the coefficients (n,) or matrix (T, T) of S.
-      noise_multiplier: sigma, the standard deviation of the raw noise over C; 0 gives no guarantee.
+      noise_multiplier: sigma, the standard deviation of the raw noise divided by C; 0 gives no guarantee.
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
       insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
       min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
         `k` and `insert` are then not used.
-      participations: the largest number of steps of an example; by default all that fit.
+      participations: the largest number of steps of an example; by default, all that fit.
 
     Raises InputError for values out of range.
 
@@ -105,7 +105,7 @@ class MatrixMechanism(GaussianClaim):
         return dataclasses.replace(self, noise_multiplier=self._sensitivity() / mu)
 
     def _pattern(self) -> Array:
-        """Returns u (T,), 1 at the steps that insert the canary.
+        """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
         With `min_separation` these are the earliest possible steps, the worst case if the coefficients of S
         are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises InputError for

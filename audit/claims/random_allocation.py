@@ -57,7 +57,7 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The density ratio X, the mean of b independent terms (module's
+    The adversary sees all models. The density ratio X, the mean of b independent terms (see the module's
     docstring), gives the privacy loss of an epoch, and composition the loss of all epochs.
 
     Args:
@@ -161,7 +161,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
-    """Returns the sum of the weights (n,) at each place from 0 to size - 1."""
+    """Returns the sum of the weights, of shape (n,), at each place from 0 to size - 1."""
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
@@ -182,10 +182,10 @@ def _find_high(ratio: _Ratio) -> float:
 def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
-    With the example the loss is log X, and masses are X times the masses without it. Without the example the
-    loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta rounds
-    both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid points, at
-    the same mean of X.
+    With the example, the loss is log X, and masses are X times the masses without it. Without the example,
+    the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta
+    rounds both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid
+    points, at the same mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -215,7 +215,7 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # dropped, which lowers delta too
 
-    # Without the example the losses are -log X, in reverse order.
+    # Without the example, the losses are -log X, in reverse order.
     least_loss_out = -(first + size - 1)
     losses_in = pld_pmf.DensePLDPmf(grid, first, masses_in, infinite_in, pessimistic)
     losses_out = pld_pmf.DensePLDPmf(

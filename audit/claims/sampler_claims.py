@@ -147,7 +147,7 @@ def sampler_claims(
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once per
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
         sizes, `TruncatedPoisson(examples, largest_batch)`.
-      noise_multiplier: sigma, the standard deviation of the noise over the clipping norm.
+      noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
       epochs: the number of epochs.
       lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps; by
@@ -190,7 +190,7 @@ def sampler_claims(
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
     if bound.error:
         assumes += f"; simulated from above, too low with probability {bound.error:g}"
-    # The last model leaks at most as much as all models, and noise-only steps cannot increase its leak.
+    # The last model leaks at most as much as all models, and noise-only steps cannot increase its leakage.
     upper = min(bound.epsilon, every_model.upper)
     with_tail = None
     poisson_with_tail = None
@@ -224,7 +224,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We go down from sigma = 1 until the leak is too large, and then up again.
+    # We go down from sigma = 1 until the leakage is too large, and then up again.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:

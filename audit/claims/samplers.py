@@ -281,7 +281,11 @@ def bound_one_of_each_epoch(
 def _mix_orders(
     schedule: Schedule, orders: Steps, probabilities: Array, delta: float
 ) -> MixtureBound:
-    """Returns the exact bound for the mixture of all orders (N, K) with probabilities (N,)."""
+    """Returns the exact bound for the mixture of all orders (N, K) with probabilities (N,).
+
+    An order is the K steps that use the example. The weight of a step (`schedule.weights`) bounds how much of
+    its shift remains in the last model.
+    """
     mus = compute_order_mus(schedule.weights, orders) / schedule.noise_multiplier
     return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 

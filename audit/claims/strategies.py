@@ -27,7 +27,7 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Returns B(L) / A(L) times values (T, ...), for polynomials B and A in the shift L by a step."""
+    """Returns B(L) / A(L) times values of shape (T, ...), for polynomials A and B in the one-step shift L."""
     from scipy import signal  # slow to load
 
     return signal.lfilter(numerator, denominator, values, axis=0)
@@ -45,15 +45,15 @@ class Toeplitz(NamedTuple):
     denominator: tuple[float, ...] = (1.0,)
 
     def multiply(self, values: Array) -> Array:
-        """Returns S x for x (T, ...)."""
+        """Returns S x for x of shape (T, ...)."""
         return _filter(self.numerator, self.denominator, values)
 
     def solve(self, values: Array) -> Array:
-        """Returns S^-1 x for x (T, ...)."""
+        """Returns S^-1 x for x of shape (T, ...)."""
         return _filter(self.denominator, self.numerator, values)
 
     def solve_transposed(self, values: Array) -> Array:
-        """Returns S^-T x for x (T,)."""
+        """Returns S^-T x for x of shape (T,)."""
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
@@ -130,7 +130,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
 
     Args:
       text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) with S: its first
-        column (n,), or the matrix (T, T). The file's name may have a checksum (`pin_file`).
+        column (n,), or the matrix (T, T). The file name may include a checksum (`pin_file`).
       steps: T.
 
     Raises:
@@ -185,7 +185,7 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy with the coefficients (n,) or the matrix (T, T) of S.
+    """Returns the strategy with these coefficients, of shape (n,), or with the matrix S, of shape (T, T).
 
     Raises InputError for other shapes and for values that do not make a strategy.
     """

@@ -52,7 +52,7 @@ cli.define_optional(
     report="Also write a report to this HTML file.",
     card="Compare the result with an audit card, a .json file.",
     write_card="Also write an audit card into this .json file.",
-    name="A name for the report; by default the scores' file.",
+    name="A name for the report; by default, the scores' file.",
 )
 cli.define_optional(
     float,
@@ -110,13 +110,14 @@ def main() -> None:
     cli.require_output("report", "an HTML file")
     cli.require_output("write_card", "a .json file")
     cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
+    # With --dimension, scores are a matrix (runs, canaries) of cosines.
     cli.refuse_both("dimension", ("columns", "one_run"))
     for name, needed in _NEEDS.items():
         is_complete = cli.is_given(needed) or not cli.is_given(name)
         require(is_complete, f"--{name} requires --{needed}: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        _compare_with_card(paths)
+        _compare_with_card(paths)  # a card stores a conclusion
         return
     claim = _make_claim()
     result = _conclude(paths, claim, cli.level())
@@ -133,7 +134,7 @@ def _conclude(
 ) -> Result:
     """Returns the result of the scores in files, or in the folder of an audit.
 
-    `runs` is the number of runs to use of a folder; None for the number in its last audit.
+    `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")

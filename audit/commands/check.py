@@ -8,7 +8,8 @@
 For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
 stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override its values.
 For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of a pass.
-For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
+For --noise, it defines an array of shape (T, d) with the noise for T steps and d parameters, or a function
+that returns such an array.
 
 The exit status is 3 if a bug was found, or else 4 if a required check could not run.
 """
@@ -43,7 +44,7 @@ cli.define_optional(
     str,
     step="Your step, as file:function: mine.py:step. The file is executed.",
     batches="Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
-    noise="The noise of your steps: mine.py:draw. The file is executed.",
+    noise="The noise added in your steps: mine.py:draw. The file is executed.",
     strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
     report="Also write a page with pictures to this HTML file.",
 )
@@ -52,7 +53,7 @@ for _name, _symbol in STATED.items():
     cli.define_optional(float, **{_name: f"{_symbol}; overrides the value in the file."})
 cli.define_optional(
     int,
-    examples="Size of the data set; by default the loader's.",
+    examples="Size of the data set; by default, the loader's.",
     seeds="Number of noise draws; the default depends on the layers.",
 )
 flags.DEFINE_string(
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks what a user's file defines, prints the report and writes the page that --report asks for.
+    """Checks what a user's file defines, prints the report, and writes the page that --report requests.
 
     Exits with status 3 or 4 unless the check passed.
 

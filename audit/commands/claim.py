@@ -102,7 +102,7 @@ def _print_noise_claims() -> None:
     if sigma is not None:
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
     claim = MatrixMechanism(FLAGS.noise, sigma or 1.0, FLAGS.steps, k)
-    if sigma is None:  # replaces the placeholder of 1 by the noise for the claimed epsilon
+    if sigma is None:  # replaces the placeholder of 1 with the noise for the claimed epsilon
         claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:

@@ -209,7 +209,8 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
         # Without the flag, the default depends on the model.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # With a sampler by epochs, `make_setting` rounds the default number of steps to whole epochs.
+    # By default, steps = insertions * periodicity. With a sampler by epochs, `setting_of` rounds the default
+    # number of steps to whole epochs.
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
         given.setdefault("insertions", make.usual_insertions(given["model"]))

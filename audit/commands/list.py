@@ -65,7 +65,7 @@ def _write_page() -> None:
 
 
 def _describe_audits(root: Path) -> "list[Subject]":
-    """Returns the audits in --setting, by default the newest, with their facts for the page.
+    """Returns the audits in --setting (by default, the newest), with their facts for the page.
 
     Raises InputError if there are no audits, or if a named audit is missing or cannot be read. Unreadable
     audits are left out for --setting=all.
@@ -85,7 +85,7 @@ def _describe_audits(root: Path) -> "list[Subject]":
 def _read_audits(folders: Sequence[Path], read: Callable[[Path], Content]) -> list[Content]:
     """Returns the content that `read` returns for each audit's folder.
 
-    Prints a message to stderr for each folder that `read` rejects, and leaves it out.
+    Prints a message to stderr for each folder that `read` rejects, and skips it.
     """
     contents = []
     for folder in folders:

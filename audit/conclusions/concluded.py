@@ -195,13 +195,13 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = (
-            "scores use the final model's distance from the initial model: a rehearsal, one more training "
-            "run without noise and canaries, would hardly raise them"
+            "scores use the distance between the final model and the initial model: a rehearsal, an extra "
+            "training run without noise or canaries, would hardly raise them"
         )
         if setting.is_rehearsed(scores.dimension):
             note = (
-                "scores use the final model's distance from that of a rehearsal, one more training run "
-                "without noise and canaries"
+                "scores use the distance between the final model and that of a rehearsal, an extra training "
+                "run without noise or canaries"
             )
         concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
@@ -228,7 +228,7 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
-    """Returns the epsilon of the last model of a setting if losses were linear.
+    """Returns the last model's epsilon for a setting, as if losses were linear.
 
     With linear losses, the last model shows only the sum of all steps. Returns None if the last model is not
     this sum, as with momentum or weight decay, if every run draws new canaries, and for canaries at fixed
@@ -239,7 +239,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
-    if setting.adversary.any_time:
+    if setting.adversary.any_time:  # every run draws new canaries
         return None
     sampling = setting.sampling
     if sampling.batches:
@@ -247,8 +247,9 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
-    if sampling.rate == 1:
+    if sampling.rate == 1:  # fixed steps
         return None
+    # `composition` is (noise multiplier, insertions, sampling rate).
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
 
@@ -334,7 +335,7 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries that all runs share.
 
-    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
+    For a single run with several canaries, it is a `OneRun`: with coins unless all canaries are inserted, and
     with cosines if the stored dimension is not 0.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.

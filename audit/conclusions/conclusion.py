@@ -110,7 +110,7 @@ class Conclusion(NamedTuple):
 
     Attributes:
       evidence: the scores by run and canary.
-      worlds: the scores of inserted canaries (n_in,), and of left-out canaries (n_out,).
+      worlds: the scores of inserted canaries, of shape (n_in,), and of left-out canaries, of shape (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
       pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
@@ -119,11 +119,11 @@ class Conclusion(NamedTuple):
       curve: the test for a Gaussian curve, which needs one canary per run; else None.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
-      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None without a
-        claim.
+      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None if there
+        is no claim.
       mu_upper_bound: the claimed upper bound on mu, or None.
       composition: the steps that may insert the canary; None if unknown.
-      hidden_state: the upper bound for only the last model; None without Lipschitz constants.
+      hidden_state: the upper bound for only the last model; None if Lipschitz constants are unknown.
       uncovered: why a known setting does not have a `hidden_state`; else empty.
       expected: the epsilon of the last model under linear losses, for sampled canaries; not a bound.
       reason: why the mechanism should have a Gaussian curve, or empty.
@@ -145,16 +145,16 @@ class Conclusion(NamedTuple):
       tightest_mu: the smallest upper bound on mu, or None.
       is_claimed: True if the user stated the bound for all models.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
-      auc: the area under the ROC curve; None without left-out canaries.
-      attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None without
-        left-out canaries.
-      normality: the test of normality of the cosines of a single run; None without cosines.
+      auc: the area under the ROC curve; None if no canary was left out.
+      attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
+        canary was left out.
+      normality: the test of normality of the cosines of a single run; None for other scores.
       is_reversed: True if scores are clearly lower with the canary than without, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs with one canary each can prove for any
         curve; else None.
-      is_beyond_reach: True if no scores of this number of runs could refute the tightest claim.
-      claim_test: the test of the tightest claim; None without a claim or a test.
+      is_beyond_reach: True if no set of scores from this number of runs could refute the tightest claim.
+      claim_test: the test of the tightest claim; None if there is no claim or no test.
       verdict: the verdict.
     """
 

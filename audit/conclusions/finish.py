@@ -93,7 +93,12 @@ def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
 
 
 def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields except the test of the claim and the verdict."""
+    """Returns a conclusion with all fields except the test of the claim and the verdict.
+
+    `doubt` is why the scores cannot come from independent runs. `bets_on_curve` is True if the test of the
+    claim bets against its whole curve, which needs a known distribution of left-out scores. `is_reversed` is
+    True if scores are clearly lower with the canary than without.
+    """
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
@@ -112,7 +117,7 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         upper_bounds=upper_bounds,
         tightest=next(iter(upper_bounds), None),  # the smallest comes first
         tightest_mu=min(mus, default=None),
-        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],
+        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
         doubt=_find_doubt(evidence, conclusion.worlds),
     )
     if len(conclusion.worlds[1]):
@@ -146,7 +151,11 @@ def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
 
 
 def _examine_reach(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`."""
+    """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`.
+
+    `most_provable` is the largest epsilon that so many runs can prove for any curve. The tightest upper bound
+    is beyond reach if neither this epsilon nor the largest provable mu exceeds it.
+    """
     n_in, n_out = map(len, conclusion.worlds)
     confidence = conclusion.confidence
     curves_of_epsilon = exact.approximate_dp(conclusion.delta)
@@ -155,7 +164,7 @@ def _examine_reach(conclusion: Conclusion) -> Conclusion:
     tightest = conclusion.tightest
     if tightest is not None and math.isfinite(tightest.epsilon):
         most_mu = estimate.find_most_provable(n_in, n_out, exact.GAUSSIAN, confidence)
-        is_beyond_reach = not _refutes(tightest, most, most_mu)
+        is_beyond_reach = not _refutes(tightest, epsilon=most, mu=most_mu)
     return conclusion._replace(most_provable=most, is_beyond_reach=is_beyond_reach)
 
 

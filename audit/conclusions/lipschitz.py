@@ -36,12 +36,14 @@ _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
 _ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
 # Reasons why there is no bound.
-MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
+MOMENTUM_LEAKS = (
+    "with momentum 0.9, a convex loss can leak epsilon = 18.6 where SGD leaks at most 8.7 (k = 5)"
+)
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"
 
 
 class Steps(NamedTuple):
-    """The Lipschitz constants of the T training steps of an audit, with a reason.
+    """The Lipschitz constants of an audit's T training steps, and why they are valid.
 
     Attributes:
       constants: (T,), or a single number.
@@ -134,9 +136,10 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None without constants, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None if it has none, or if another `MEASUREMENT` made them.
 
-    Raises InputError if their file is damaged.
+    Constants that were proven or given have 0 runs and never expire. Raises InputError if their file is
+    damaged.
     """
     content = files.read(store.path / _FILE)
     if content is None:
@@ -212,7 +215,7 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> Array:
-    """Returns the shift by the canary (T,) at each step: 1 if the step inserts it, else 0.
+    """Returns the shift caused by the canary at each step, of shape (T,): 1 if the step inserts it, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. For a sampler by epochs we
     assume the last step of each epoch, and for Poisson sampling all steps that may insert it.
@@ -246,8 +249,9 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance (T,) between the models with and without the canary before each step.
 
-    We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. The distance
-    before step t is z_(t-1) of `HiddenStateBound`, in units of eta C / B (`_find_shifts`).
+    We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
+    the canary's shift s_t to their distance, and its noise hides a part a_t (`paid`). So the distance before
+    step t is z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B (`_find_shifts`).
     """
     paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
     after = np.cumsum(_find_shifts(setting) - paid)

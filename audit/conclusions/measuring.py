@@ -65,7 +65,7 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
 
-    A constant is the largest singular value of a step's Jacobian. A secant is the distance of two models
+    A constant is the largest singular value of a step's Jacobian. A secant is the distance between two models
     after a step, divided by their distance before the step. If a secant exceeds the derivatives, the steps
     have kinks, as at a ReLU, and derivatives do not bound them (`kink` of the result).
 

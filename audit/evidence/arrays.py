@@ -52,7 +52,7 @@ def floats(name: str, values: ArrayLike) -> Array:
 
 
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
+    """Returns a user's presence bits as bool, of shape (runs, canaries); (runs,) becomes of shape (runs, 1).
 
     Raises InputError unless the result has the given shape and all values are 0 or 1.
     """
@@ -83,7 +83,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 
 def matrix(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores (runs, canaries) as float64; raises InputError for another shape."""
+    """Returns a user's scores of shape (runs, canaries) as float64; raises InputError for another shape."""
     array = scores(name, values)
     require(
         array.ndim == 2 and array.size > 0,
@@ -128,7 +128,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
       The arrays with finite scores, in the same order and shapes.
 
     Raises:
-      InputError: if some scores are not finite, and a finite score is above 1e100 in size.
+      InputError: if some scores are not finite, and a finite score is above 1e100 in magnitude.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -169,7 +169,7 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in size."""
+    """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
     _require_squares(float(np.abs(scores).max()))
     require(
         np.ptp(scores) > 0,
@@ -178,7 +178,10 @@ def require_apart(scores: Array) -> None:
 
 
 def _require_squares(largest: float) -> None:
-    """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE."""
+    """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE.
+
+    Sums of larger squares may overflow.
+    """
     require(
         largest <= MAX_SCORE,
         f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}",

@@ -69,7 +69,7 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns estimates of the false-positive (m,) and false-negative (n,) rates, one from each run.
+        """Returns estimates of the false-positive and false-negative rates, (m,) and (n,), one from each run.
 
         They are between 0 and the scale, which is 2 for fair coins.
         """
@@ -117,7 +117,7 @@ class Coins(NamedTuple):
       scores: (R, K) float64, the scores of K canaries in each of R runs.
       presence: (R, K) bool, True if the canary was in.
       given: True if the coins are a user's, and may be unfair.
-      failed: the number of scores of failed runs.
+      failed: the number of scores from failed runs.
     """
 
     scores: Array
@@ -149,7 +149,7 @@ class Coins(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in (n,), and of those that were out (m,)."""
+        """Returns the scores of all canaries that were in, of shape (n,), and out, of shape (m,)."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
@@ -157,7 +157,7 @@ class Coins(NamedTuple):
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # On average half of the canaries are in, hence the scale 2.
+        # On average, half of the canaries are in, hence the scale 2.
         return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
@@ -181,7 +181,7 @@ class Sets(NamedTuple):
     Attributes:
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
-      failed: the number of scores of failed runs.
+      failed: the number of scores from failed runs.
       labelled: True if the scores came in one list with a bit of presence each.
     """
 
@@ -217,7 +217,7 @@ class Sets(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in (n K,), and of those that were out (m M,)."""
+        """Returns the scores of all canaries that were in, of shape (n K,), and out, of shape (m M,)."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
@@ -289,15 +289,15 @@ class Fresh(NamedTuple):
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
     def is_out(self) -> Bits:
-        """Returns a mask (R, K) of the canaries that were out, in runs that did not fail."""
+        """Returns a mask, of shape (R, K), of the canaries that were out, in runs that did not fail."""
         return np.asarray(~self.presence & (self.cosines != FAILED))
 
     def out(self) -> Array:
-        """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
+        """Returns the cosines, of shape (n,), of canaries that were out, in runs that did not fail."""
         return self.cosines[self.is_out()]
 
     def ranks(self) -> Integers:
-        """Returns the ranks (R, K) of the cosines, from 1, the highest score, to `draws` + 1."""
+        """Returns the ranks of the cosines, of shape (R, K), from 1 (the highest score) to `draws` + 1."""
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
@@ -309,10 +309,10 @@ class Fresh(NamedTuple):
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of canaries that were in (n,), and of left-out canaries (m,), for figures.
+        """Returns the scores of canaries that were in, shape (n,), and left out, shape (m,), for figures.
 
         The latter are evenly spaced quantiles of their known distribution: n, but 1,000 to 20,000. Ranks
-        become normal deviates, higher for a better rank.
+        among a run's `draws` fresh canaries become normal deviates, highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, 1_000, 20_000))
@@ -380,7 +380,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     """Raises InputError if `scores_out` are bits of presence, 1 for a canary that was in."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
-    # If the scores in are whole numbers too, scores of 0 and 1 may be guesses or votes.
+    # If `scores_in` are also whole numbers, the scores may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
@@ -399,7 +399,7 @@ def _count_failed(*worlds: Array) -> int:
 
 
 def _describe_shape(scores: Array) -> str:
-    """Returns the shape of scores (runs, canaries) in words: "400 runs x 64 canaries"."""
+    """Returns the shape of scores, (runs, canaries), in words: "400 runs x 64 canaries"."""
     runs, canaries = scores.shape
     return f"{runs:,} runs x {counted(canaries, 'canary', 'canaries')}"
 
@@ -410,7 +410,7 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     The sorted scores seed the draw, so the order of runs and canaries does not matter.
 
     Args:
-      sets: the scores (runs, K) of each set, as integers such as ranks.
+      sets: the scores of each set, as integers such as ranks, of shape (runs, K).
 
     Returns:
       (pilot, rest), each with the indices of the runs in every set.

@@ -39,7 +39,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 
 
 def require_fair(presence: Bits) -> None:
-    """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
+    """Raises InputError if bits of shape (R, K) are very unlikely for fair independent coins.
 
     It rejects fair coins with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
     """
@@ -50,7 +50,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of coins (R, K): of the total, of each run, and of each canary."""
+    """Yields the results of all tests of R x K coins: of the total, of each run, and of each canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(total, presence.size)), message)
@@ -92,9 +92,9 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
 
 
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
-    """Tests if a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
+    """Tests if a row has too many or too few heads, given each row's number of heads among `coins` coins.
 
-    The p-value is the smallest one of all rows, times the number of rows (Bonferroni).
+    The p-value is the smallest of all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -125,7 +125,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
 
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
-    """Tests if the totals (rows,) of rows of K = `width` coins differ too much or too little.
+    """Tests if the totals of rows of K = `width` coins differ too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t

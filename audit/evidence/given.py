@@ -82,7 +82,7 @@ def cosines(
     >>> str(audit.cosines(values, dimension=62_006))
     '10 runs x 256 fresh directions, all inserted'
     """
-    # We would take the columns of a DataFrame for canaries.
+    # We would mistake the columns of a DataFrame for canaries.
     require(not hasattr(values, "columns"), "cosines must be an array, got a table")
     array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
@@ -116,7 +116,7 @@ def hash_evidence(evidence: Evidence) -> str:
 
 
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
-    """Returns the evidence of a single run's cosines (K,), with presence (K,) or (1, K), or None."""
+    """Returns the evidence of a single run's K cosines, with presence of shape (K,) or (1, K), or None."""
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

@@ -18,7 +18,7 @@ If all canaries are inserted, the checks cannot detect directions that are not u
 or that training knows, signs or runs that were chosen by their scores, or a dimension that is slightly too
 large. They may also miss that all runs used one seed.
 
-If a run failed, its cosines are NaN, and we replace them by -1. Without the canary, failure does not depend
+If a run failed, its cosines are NaN, and we replace them with -1. Without the canary, failure does not depend
 on the direction, so the known probability of a cosine above t remains an upper bound.
 """
 
@@ -77,7 +77,7 @@ def _require_fresh(design: Fresh) -> None:
 
 
 def _find_inserted(design: Fresh) -> Bits:
-    """Returns a mask (R, K) of the canaries that were in, in runs that did not fail."""
+    """Returns a mask, of shape (R, K), of the canaries that were in, in runs that did not fail."""
     return np.asarray(design.presence & (design.cosines != FAILED))
 
 
@@ -168,12 +168,12 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Returns the spread of the cosines of inserted canaries about their run's mean, without failed runs.
+    """Returns the spread of the cosines of inserted canaries around their run's mean, without failed runs.
 
     With one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations. In d dimensions its mean is freedom / d.
+      squares: the sum of the squared deviations. In d dimensions, its mean is freedom / d.
       freedom: the number of independent deviations.
     """
     cosines = design.cosines
@@ -187,7 +187,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for values that are not finite.
+    """Returns a user's cosines in [-1, 1], of shape (runs, canaries), with FAILED for non-finite values.
 
     Raises InputError for other shapes, values beyond 1, and if more than half are not finite.
     """
@@ -214,7 +214,7 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) minus the mean of their run's present cosines; 0 for absent cosines."""
+    """Returns cosines of shape (R, K) minus the mean of their run's present cosines; 0 for absent cosines."""
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
     means = sums / np.maximum(counts, 1)
@@ -230,7 +230,7 @@ def _require_spread(design: Fresh) -> None:
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F. With a huge denominator it is chi-squared.
+    # The degrees of freedom of Fisher's F. With a huge denominator, it is chi-squared.
     numerator = float(freedom)
     denominator = 1e12
     dimension = design.dimension

@@ -11,7 +11,7 @@ from audit.evidence.arrays import Array
 
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
-    """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of K directions v_j, in [-1, 1].
+    """Returns the leave-one-out cosines cos(v_j, u_j) of K directions v_j, of shape (K,), in [-1, 1].
 
     u is the movement of the parameters. u_j is u minus its projection on the span of the other K - 1
     directions. Let V have the directions as rows, let G = V V', w = G^-1 V u, and let g be the diagonal of
@@ -26,7 +26,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
 
     Args:
       gram: G (K, K), the Gram matrix of directions with unit length; K is less than the dimension.
-      products: V u (K,), the inner products of directions and movement.
+      products: V u, of shape (K,), the inner products of directions and movement.
       squared_length: |u|^2, above 0.
 
     Raises:

@@ -39,7 +39,7 @@ def ranks(
 ) -> Fresh:
     """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
 
-    Every run draws its K canaries anew, independently of each other, and inserts them. Afterwards M fresh
+    Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. One function scores all of them on the released model, without knowing which were
     inserted. Do not select among them afterwards.
 
@@ -112,7 +112,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
-    """Returns a user's ranks (R, K), NaN for a failed run.
+    """Returns a user's ranks, of shape (R, K), with NaN for a failed run.
 
     Raises InputError for another shape, and for values other than whole numbers from 1 to draws + 1.
     """
@@ -199,7 +199,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores of canaries (R, K) and of fresh draws (R, M) in R runs, as float64.
+    """Returns the scores of the canaries, of shape (R, K), and fresh draws, of shape (R, M), as float64.
 
     Raises InputError for other shapes.
     """

@@ -66,7 +66,7 @@ def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
 
 
 def _find_repeats(table: Rows) -> Bits:
-    """Returns a mask (n,) of the rows of a table that repeat earlier rows and look like copies."""
+    """Returns a mask, of shape (n,), of the rows of a table that repeat earlier rows and look like copies."""
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
@@ -92,11 +92,11 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if rows occur as often as copies do, given how often each different row occurs (m,).
+    """Returns True if rows occur as often as copies do, given the counts of the different rows, shape (m,).
 
     Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, a row
     that is expected l times occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality,
-    for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows
+    for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows
     that were copied k - 1 times violate this inequality. We allow each f_k to be two standard deviations from
     its mean by chance.
     """
@@ -110,7 +110,7 @@ def _look_pasted(counts: Integers) -> bool:
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns a mask (n,) of the rows whose scores an independent run would rarely repeat.
+    """Returns a mask, of shape (n,), of the rows whose scores an independent run would rarely repeat.
 
     These are the rows with at least 3 different scores. If independent scores are never equal
     (`Rows.has_no_ties`), they are all rows except those of failed runs.

@@ -71,7 +71,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much log delta(epsilon) exceeds log delta."""
+        """Returns the excess of log delta(epsilon) over log delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
@@ -97,14 +97,14 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        """Returns by how much log delta of a mu-GDP mechanism exceeds log delta; at least -1e6."""
+        """Returns the excess of a mu-GDP mechanism's log delta over log delta; at least -1e6."""
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
     first = np.sqrt(2 * epsilon) + 1
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first)
-    # delta / 1000 is surely too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
+    # delta / 1000 is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
     low = delta * 1e-3
     # Only relative precision matters because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
     return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
@@ -150,7 +150,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: float) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
-    At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
+    At a false-positive rate a, it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).
     """
     largest_slope = np.exp(min(epsilon, 700.0))  # exp overflows beyond 700
@@ -177,7 +177,7 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def mass_between(edges: Array) -> Array:
-    """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
+    """Returns the mass of N(0, 1) between neighbouring edges of shape (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
     # A difference is precise if both probabilities are small.

@@ -68,10 +68,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
     directions; the largest sum is s^2. Multiply each row of V by the length of a normal vector in R^d, drawn
-    independently of V. This gives a matrix G of normal numbers. Its largest singular value is at most sqrt(K)
-    + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given V, this
-    value is a convex function of the lengths. So on average it is at least s times the mean m of a length,
-    and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    independently of V. This gives a matrix G with normally distributed entries. Its largest singular value is
+    at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    Given V, this value is a convex function of the lengths. So on average it is at least s times the mean m
+    of a length, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 
@@ -113,7 +113,7 @@ class AndersonDarling(NamedTuple):
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """Tests whether values (n,) are normal, with fitted mean and variance, by Anderson and Darling's A^2.
+    """Tests whether n values are normal, with fitted mean and variance, by Anderson and Darling's A^2.
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) of the standardised order
     statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for
@@ -134,7 +134,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of k uniform canaries with their noisy sum, a simulated audit without data.
+    """Draws the cosines of k uniform canaries with their noisy sum, a simulated audit without data.
 
     Source: Andrew et al., ICLR 2024, Algorithm 1.
 
@@ -149,7 +149,7 @@ def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Arr
 
 
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
-    """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
+    """Draws k uniform unit vectors of R^d, as rows of coordinates in a basis of their span, (k, k).
 
     In the basis of Gram and Schmidt, row i (from 0) is the direction of a normal vector with i normal
     coordinates in the span of the earlier vectors. The length of its part outside this span is chi with d - i
@@ -172,7 +172,7 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
 
 
 def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of canaries with a release, which is their sum plus noise sigma N(0, I_d).
+    """Draws the cosines of k canaries with a release, which is their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`.
     """

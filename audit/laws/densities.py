@@ -33,7 +33,7 @@ class DensityPair(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """Returns the distance of neighbouring points."""
+        """Returns the distance between neighbouring points."""
         return (self.points[-1] - self.points[0]) / (len(self.points) - 1)
 
 
@@ -48,7 +48,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     right = excess[1:]
     above = np.maximum(excess, 0)
     heights = (above[:-1] + above[1:]) / 2
-    # In a cell with a change of sign, only a triangle is above 0. By linear interpolation its base is the
+    # In a cell with a change of sign, only a triangle is above 0. By linear interpolation, its base is the
     # fraction top / (|left| + |right|) of the cell.
     crossing = (left < 0) != (right < 0)
     top = np.maximum(left[crossing], right[crossing])
@@ -82,7 +82,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     )
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much log `delta_at` exceeds log delta."""
+        """Returns the excess of log `delta_at` over log delta."""
         reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
         return np.log(reached) - np.log(delta)
 

@@ -67,7 +67,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
 
 def measure_normality(deviates: Array, independent: float) -> float:
-    """Returns the p-value of a test that deviates (n,) are N(0, 1).
+    """Returns the p-value of a test that deviates, of shape (n,), are N(0, 1).
 
     It combines two tests (Bonferroni): the Kolmogorov-Smirnov test, and a two-sided chi-squared test of the
     mean square, which detects a wrong spread with fewer deviates. `independent` is the effective number of
@@ -88,14 +88,14 @@ def measure_normality(deviates: Array, independent: float) -> float:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
 
-    The ends of the event are the roots of a x^2 + b x + c - epsilon (module's docstring). It is outside of
-    them if the parabola opens upwards (a > 0), and between them if it opens downwards. If a = 0 the event is
-    a half-line, the outside of an interval with an infinite end.
+    The ends of the event are the roots of a x^2 + b x + c - epsilon (see the module's docstring). It is
+    outside of them if the parabola opens upwards (a > 0), and between them if it opens downwards. If a = 0
+    the event is a half-line, the outside of an interval with an infinite end.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if the difference is 0, or if there
     is no root: then no loss exceeds epsilon, because P cannot be above Q everywhere.
     """
-    with np.errstate(all="ignore"):  # `has_event` below replaces these cases by -inf
+    with np.errstate(all="ignore"):  # `has_event` below replaces these cases with -inf
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square

@@ -56,7 +56,7 @@ class ScoreFamily(NamedTuple):
       name: The family's name.
       kernel: The distribution that all parts of a world's mixture shift and scale.
       parts: Maps (parameter, inserted) to the parts of the mixture of scores with or without the canary.
-      known_epsilon: Maps (parameter, delta) to epsilon; None without a formula.
+      known_epsilon: Maps (parameter, delta) to epsilon; None if no formula is known.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ScoreFamily(NamedTuple):
         return centres[chosen] + spreads[chosen] * drawn
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
+        """Returns the density at x, shape (n,), of scores with the canary if `inserted`, else without it."""
         total = np.zeros_like(x)
         for weight, centre, spread in self.parts(parameter, inserted):
             z = (x - centre) / spread
@@ -163,4 +163,6 @@ _FAMILIES = (
     ScoreFamily("logistic", Kernel("logistic", special.expit), _shifted),
     ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # spread
 )
-LAWS = {family.name: family for family in _FAMILIES}
+LAWS: dict[str, ScoreFamily] = {}
+for _family in _FAMILIES:
+    LAWS[_family.name] = _family

@@ -48,8 +48,8 @@ def local_hardware() -> Hardware:
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
-    stats = devices[0].memory_stats() or {}  # None if the device has no statistics
-    # The default of 4 GiB is low. This is safe: it only lets fewer runs train at once.
+    stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
+    # The default of 4 GiB is conservative: it only lets fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -62,8 +62,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     time. The step does not run, and its arguments do not count.
 
     Args:
-      function: the step, a function of theta (p,) and of `shared`.
-      theta: the shape and dtype of the run's parameters (p,).
+      function: the step, a function of theta, of shape (p,), and of `shared`.
+      theta: the shape, (p,), and the dtype of the run's parameters.
       *shared: the arguments that all runs share, or their shapes and dtypes.
     """
     if not local_hardware().is_cpu:
@@ -129,7 +129,7 @@ class Schedule(NamedTuple):
     """The mini-batches and insertion mask of a segment.
 
     Attributes:
-      batches: indices of examples (steps, B).
+      batches: indices of examples, of shape (steps, B).
       mask: 1 if a step inserts canaries, else 0; (steps,) for all canaries, or (steps, K) for each canary.
     """
 
@@ -141,7 +141,7 @@ class State(NamedTuple):
     """A run between two steps.
 
     Attributes:
-      theta: the parameters (p,).
+      theta: the parameters, of shape (p,).
       optimizer: the optimizer's state.
       step: the number of completed steps, ().
       seen: the record that an adversary has of the iterates; () if it sees only the last iterate.
@@ -178,11 +178,11 @@ class Directions(NamedTuple):
     within: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the coordinates (m,) of theta (p,) in which directions are drawn."""
+        """Returns the coordinates of theta in which directions are drawn, of shape (m,)."""
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates of directions, and 0 elsewhere."""
+        """Returns the vector (p,) that has `values` at the coordinates of directions, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -195,7 +195,7 @@ class Examples(NamedTuple):
     labels: Array
 
     def losses(self, loss: Loss, theta: Array) -> Array:
-        """Returns loss(theta (p,), (feature, label)) of each example, (K,)."""
+        """Returns loss(theta, (feature, label)) of each example, of shape (K,)."""
         return jax.vmap(loss, (None, 0))(theta, (self.features, self.labels))
 
 
@@ -255,7 +255,7 @@ class Mechanism(NamedTuple):
       start: theta_0 (p,) -> the state before the first step.
       segment: takes the steps of a schedule.
       memory: (theta_0, data, batch size) -> the estimated bytes of a run's step (`step_memory`).
-      spreads: True if the devices of STEP_AXIS share the work of a step.
+      spreads: True if the work of a step is split across the devices of STEP_AXIS.
     """
 
     start: Callable[[Array], State]
@@ -272,12 +272,12 @@ def sum_canaries(
     mask: Array,
     clipped_sum: ClippedSum | None = None,
 ) -> Array:
-    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of a single step.
+    """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
       canaries: the K canaries.
       step: the number of the step, from 0.
-      theta: the model (p,) before the step.
+      theta: the model before the step, of shape (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy, which only canaries that are examples need.
@@ -289,7 +289,7 @@ def sum_canaries(
         assert clipped_sum is not None
 
         def clipped_gradient(k: Array) -> Array:
-            """Returns the clipped gradient (p,) of canary k, as the sum over a batch of 1."""
+            """Returns the clipped gradient of canary k, of shape (p,), as the sum over a batch of 1."""
             example = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, example, clipping_norm)
 
@@ -352,7 +352,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
 
 def draw_block(key: Array, like: Array) -> Array:
-    """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
+    """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
     Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
     vector's shape and dtype.
@@ -368,7 +368,7 @@ def make_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Callable[[Array, Array, Array], Array]:
-    """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
+    """Returns the function (step, theta, mask) -> the clipped sum of the canaries of a step, of shape (p,).
 
     If canaries are the same at every step, they are summed once per segment, unless they join steps at random
     or the mask is (K,). Random directions that join at random are drawn once per segment, if they fit into
@@ -435,7 +435,7 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 
 
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
-    """Returns the mask (steps,) that is 1.0 if a step inserts the canaries, else 0.0.
+    """Returns the mask, of shape (steps,): 1.0 if a step inserts the canaries, else 0.0.
 
     Every k-th step inserts them, with k = `periodicity` (hidden-state paper, Algorithm 4). `place` is the
     first such step, counted from 1. The default of 0 means step k.
@@ -460,7 +460,7 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """Returns the final theta (p,) of a training run without noise.
+    """Returns the final theta of a training run without noise, of shape (p,).
 
     For a canary that a coin inserts, set its presence to the coin's probability.
     """
@@ -481,12 +481,12 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains a single run without canaries on batches (steps, B) (hidden-state paper, Algorithm 3)."""
+    """Trains a single run without canaries on the given batches (hidden-state paper, Algorithm 3)."""
 
     Carry = tuple[State, Array]
 
     def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
-        """Takes a step on a mini-batch (B,) of indices, and adds its squared update to the sum (p,)."""
+        """Takes a step on a mini-batch of B indices, and adds its squared update to the sum."""
         state, squares = carry
         schedule = Schedule(batch[None], mask=jnp.zeros(1))  # a segment of one step
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

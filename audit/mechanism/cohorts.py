@@ -13,7 +13,7 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws the client indices of each round, (rounds, cohort).
+    """Draws the client indices of each round, of shape (rounds, cohort).
 
     A single permutation of all clients is repeated and cut into equal pieces. So a client joins at most
     ceil(rounds * cohort / clients) rounds. Raises InputError if there are fewer clients than `cohort`.
@@ -28,7 +28,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
+    """Draws a mask (rounds, canaries): 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
     The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. In each
     part, a permutation of all canaries is dealt evenly to its rounds, so each canary joins one of them.

@@ -89,7 +89,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
-            """Takes one step, given its mini-batch (B,) of indices and its insertion mask, () or (K,)."""
+            """Takes one step, given its mini-batch of B indices and its insertion mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -100,7 +100,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a single run's step: the clipped sum, and a few vectors (p,)."""
+        """Estimates the bytes of a single run's step: the clipped sum and a few vectors of length p."""
         batch = jax.tree.map(
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
         )
@@ -129,6 +129,7 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
+    # `hyper.own` has the coefficients of correlated noise, and `earlier` is the last steps' noise.
     noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
@@ -142,13 +143,14 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta: Any = optax.apply_updates(state.theta, updates)
+    # The caller updates `seen`, the adversary's record.
     return State(theta, optimizer_state, state.step + 1, state.seen, noise=earlier)
 
 
 def _draw_step_noise(
     coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
 ) -> tuple[Array, Tree]:
-    """Draws the noise (p,) of the step after `state`, and returns it with the next `State.noise`.
+    """Draws the noise of the step after `state`, of shape (p,), and returns it with the next `State.noise`.
 
     The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, for the numerator B and
     the denominator A. The raw noise z_t comes from fold_in(run_key, t), so a step draws earlier raw noise

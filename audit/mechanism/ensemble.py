@@ -70,7 +70,7 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Returns a function of a single run as a compiled function of many runs.
+        """Returns a function of a single run, compiled as a function of many runs.
 
         Every device maps it over its own runs. Keep the result, since each call compiles another program.
 
@@ -111,7 +111,7 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     Args:
       runs: the number of all runs.
       bytes_per_run: the bytes of a run's step (`base.step_memory`).
-      hardware: the devices; by default the devices of this process.
+      hardware: the devices; by default, the devices of this process.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

@@ -41,7 +41,8 @@ _MISSED = 0.003  # the probability that a random start hides a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
 # each is a separate call, which costs more.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the Jacobian of up to `_MAX_WHOLE_AFTERWARDS` parameters.
+# If these iterations do not suffice, we compute the whole Jacobian, provided the model has at most
+# `_MAX_WHOLE_AFTERWARDS` parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # parameters
@@ -115,7 +116,7 @@ class StepMap:
 
     @jax.jit
     def descend(self, theta: Array, batch: Batch) -> Array:
-        """Returns d(theta), (p,): the mean clipped gradient plus the weight decay's term."""
+        """Returns d(theta), of shape (p,): the mean clipped gradient plus the weight decay's term."""
         total = self.clipped_sum(theta, batch, jnp.float32(self.clipping_norm))
         return total / len(batch[1]) + self.weight_decay * theta
 
@@ -132,13 +133,13 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,), for the Jacobian H (p, p) of `step.descend` at theta."""
+    """Returns w -> (H'w,), for the Jacobian H of shape (p, p) of `step.descend` at theta."""
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), by the transpose of `pull_back`, w -> (H'w,)."""
+    """Returns H v, of shape (p,), by the transpose of `pull_back`, w -> (H'w,)."""
     # A linear function has the same derivative everywhere, such as at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
@@ -147,14 +148,14 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, (p,), for `pull_back`, w -> (H'w,)."""
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for `pull_back`, w -> (H'w,)."""
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
 
 @jax.jit
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
-    """Returns the Jacobian H (p, p) of `step.descend` at theta. Row i is H' times unit vector i."""
+    """Returns the Jacobian H of `step.descend` at theta, of shape (p, p). Row i is H' times unit vector i."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
     return jax.lax.map(lambda unit: pull_back(unit)[0], units)
@@ -215,7 +216,7 @@ def _measure_slopes(
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
-    """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 if u is 0.
+    """Returns |u + change| / |u| - 1 of a displacement u of shape (p,); 0 if u is 0.
 
     With gain = |u + change|^2 / |u|^2 - 1, gain / (sqrt(1 + gain) + 1) avoids cancellation.
     """
@@ -254,7 +255,7 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns (J'J - I) v / eta, (p,), computed in float32."""
+        """Returns (J'J - I) v / eta, of shape (p,), computed in float32."""
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
@@ -273,14 +274,14 @@ def largest_expansion(
     )
     if not is_close and p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
-    return Expansion(_find_constant(step, eigenvalue), direction)  # an upper bound unless close
+    return Expansion(_find_constant(step, eigenvalue), direction)  # an upper bound unless is_close
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     """Computes the expansion of a step from the largest eigenvalue of eta H'H - H - H' = (J'J - I) / eta."""
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
-    last = theta.size - 1  # the largest eigenvalue comes last
+    last = theta.size - 1  # the index of the largest eigenvalue
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
     constant = _find_constant(step, eigenvalues[0])
     return Expansion(constant, eigenvectors[:, 0])
@@ -308,7 +309,7 @@ def _find_largest_eigenvalue(
     Above the largest eigenvalue found, the sum increases with lambda.
 
     Args:
-      multiply: Returns the product of the matrix and a vector (p,).
+      multiply: Returns the product of the matrix and a vector of shape (p,).
       start: (p,) the random start.
       max_iterations: The maximum number of iterations, up to p.
       find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it. The
@@ -321,7 +322,7 @@ def _find_largest_eigenvalue(
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
     basis = np.empty((max_iterations, len(start)))
-    # In the basis, the matrix is tridiagonal.
+    # In this basis, the matrix is tridiagonal.
     diagonal: list[float] = []
     off_diagonal: list[float] = []
     vector = start / math.sqrt(squared_length)
@@ -355,7 +356,7 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> 
 
     `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of their recurrence b_j p_(j+1)(x) =
     (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last
-    b_j is 0, because the iterations then have found every eigenvalue that the start can find.
+    b_j is 0, because the iterations have then found every eigenvalue that the start can find.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -417,6 +418,6 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns by how much stretches by secants exceed what derivatives explain; at most 0 if they do not."""
+    """Returns how far stretches by secants exceed those of derivatives; at most 0 if they do not."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

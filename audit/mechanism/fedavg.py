@@ -65,7 +65,7 @@ class Federated(NamedTuple):
 
 
 class FedAvg(NamedTuple):
-    """The choices of DP-FedAvg that are compiled in.
+    """The DP-FedAvg settings that are compiled in.
 
     Attributes:
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
@@ -74,7 +74,7 @@ class FedAvg(NamedTuple):
       most_examples: the largest number of examples of any client.
       block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
-      spreads: True if devices share the clients of a round.
+      spreads: True if the clients of a round are split across devices.
     """
 
     losses: Callable[[Tree, tuple[Array, Array]], Array]
@@ -98,7 +98,7 @@ class Sums(NamedTuple):
     """A round's sums over clients and canaries.
 
     Attributes:
-      updates: the sum (p,) of the clipped updates.
+      updates: the sum of the clipped updates, of shape (p,).
       unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update. A participant
         changes it by 1/2, half as much as a count.
     """
@@ -151,7 +151,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a round: a block of clients, and a few vectors (p,)."""
+        """Estimates the bytes of a round: a block of clients and a few vectors of length p."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
@@ -217,16 +217,16 @@ def cohort_sums(
 
     Args:
       choices, own: the choices and hyperparameters of DP-FedAvg.
-      theta: the model (p,) before the round.
+      theta: the model before the round, of shape (p,).
       norm: C_t, the clipping norm.
       data: the data of `mechanism`.
-      cohort: the indices of the clients (W,), padded with ABSENT.
+      cohort: the indices of the clients, of shape (W,), padded with ABSENT.
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Adds the clipped updates of a block of clients (b,) to the sums. Some clients may be ABSENT."""
+        """Adds the clipped updates of a block of b clients to the sums. Some clients may be ABSENT."""
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
@@ -255,7 +255,7 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, cut into blocks (n, choices.block).
+    """Returns the clients of a cohort (W,) that this device trains, in blocks of shape (n, choices.block).
 
     ABSENT fills up the blocks. A block is smaller than choices.block if the device has fewer clients.
     """
@@ -282,11 +282,11 @@ def _local_update(
     rate: Scalar,
     shuffles: Array,
 ) -> Array:
-    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
+    """Returns a client's update, shape (p,): theta minus the model after local SGD; 0 for an absent client.
 
     Args:
-      choices: the choices of DP-FedAvg.
-      theta: the model (p,) before the round.
+      choices: the DP-FedAvg settings.
+      theta: the model before the round, of shape (p,).
       data: the data of `mechanism`.
       client: the client's index, or ABSENT.
       steps: the number of steps of SGD, at least those of this client. Further steps change nothing.
@@ -296,7 +296,7 @@ def _local_update(
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    # An absent client has no batches. With 1, it does not divide by 0.
+    # An absent client has no batches. A count of 1 avoids division by 0.
     per_epoch = jnp.maximum(_count_batches(choices, count), 1)
 
     def advance(i: Array, before: Tree) -> Tree:

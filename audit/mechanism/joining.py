@@ -41,9 +41,9 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
+        """Returns which canaries join a step, of shape (K,): 1 for a canary that is in and joins, else 0.
 
-        Canaries draw their places in the epoch together if `shuffles`, else independently.
+        If `shuffles`, the canaries' places in the epoch are drawn jointly; otherwise, independently.
         """
         # All steps of an epoch use the same key, so they draw the same places.
         first_step = step // batches * batches

@@ -53,7 +53,7 @@ _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 _SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the bet that the pilot recommends, on each of its neighbours, and on each bet on a single
-# error rate. The last ones have 10% together.
+# error rate. The last ones get 10% in total.
 _CAPITAL_ON_BEST = 0.7
 _CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
 _CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_PLACES.size)
@@ -82,14 +82,14 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
-            # A loss of the whole capital is a return of -1. Rounding may leave it below.
+            # A loss of the whole capital is a return of -1. Rounding may give less.
             returns = np.maximum(stake * gains[allowed], -1.0)
             row[allowed] = np.log1p(returns) @ counts
     return growth
 
 
 def mix_bets(growth: Array, capital: Array) -> Array:
-    """Returns the log of the total capital (G,) of bets that start with `capital` (L,).
+    """Returns the log of the total capital, of shape (G,), of bets that start with `capital`, of shape (L,).
 
     `growth` (L, G) is the log of the factor by which each bet grows.
     """
@@ -164,7 +164,7 @@ def _choose_pairs(
     Args:
       family: The trade-off functions f_t.
       growth_out: (S, levels) the predicted log growth of STAKES on false positives, at _COARSE_LEVELS.
-      growth_in: (S, levels) the same on false negatives.
+      growth_in: (S, levels) the same for false negatives.
       target: The log capital that rejects.
 
     Returns:
@@ -173,7 +173,7 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margin of the least log capital of each pair of stakes (S, S) over the target.
+        """Returns the margin of the least log capital of each pair of stakes over the target, shape (S, S).
 
         It is the least over the cells of the parameter's curve that remain if we drop the cells where a bet
         on a single set of runs reaches the target. The first axis has stakes on false positives.
@@ -219,8 +219,8 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
     """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
 
-    It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels` (cells +
-    1,), the ascending ends of cells.
+    It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels`, of shape
+    (cells + 1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     corners = np.searchsorted(levels, rates_in, side="right") - 1
@@ -273,7 +273,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the smallest mean of z, (stakes,), at which each stake should reach the target.
+        """Returns the smallest mean of z, of shape (stakes,), at which each stake should reach the target.
 
         A bet starts with `capital`. The mean is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
@@ -291,7 +291,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     )
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margins (weights, stakes): the smallest mean of z minus each bet's critical mean."""
+        """Returns the smallest mean of z minus each bet's critical mean, of shape (weights, stakes)."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -309,7 +309,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 
 
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth (stakes, means) of bets on z = weight * FN + (1 - weight) * FP of each run.
+    """Returns the log growth of bets on z = weight * FN + (1 - weight) * FP of each run, (stakes, means).
 
     A canary gives at most one error, so z is at most the larger of weight * scale_in and (1 - weight) *
     scale_out.

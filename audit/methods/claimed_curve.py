@@ -29,7 +29,7 @@ Power = Callable[[Array], Array]  # false-positive rates -> the largest power th
 # Thresholds in standard deviations of a left-out score: values of Student's T for cosines, normal deviates
 # for others. Scores of a claim of mu = 4 are around 4. A left-out canary exceeds 7 once in 10^12.
 NEAR = np.arange(0.0, 7.01, 0.5)
-# For leaks far beyond usual claims. At 37 the rate is the smallest float.
+# For leaks far beyond usual claims. At 37, the rate is the smallest float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
 # c, the fraction of a component's capital that is staked on each run: small for small departures over many
@@ -54,7 +54,7 @@ class Exceedances(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """The smallest departure from a claim that the test would have refuted.
+    """The smallest departure from a claim that the test would refute.
 
     Attributes:
       noise: The real noise as a multiple of the claimed noise, below 1.
@@ -73,7 +73,7 @@ class ClaimTest(NamedTuple):
       refuted: Whether the e-value has reached 1 / (1 - confidence).
       runs: The number of runs until the refutation; all runs if the claim is not refuted or the order is
         unknown.
-      seen: The smallest departure that would have been refuted; None without one, or if it was not computed.
+      seen: The smallest departure that the test would refute; None if there is none or it is unknown.
     """
 
     e_value: float
@@ -100,7 +100,7 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
 
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (R,) of a gambler who bets against a claim, after each run.
+    """Returns the log capital, of shape (R,), after each run, of a gambler who bets against a claim.
 
     The capital starts at 1 and is a mixture with a component for each threshold and each of BETS. If
     `counted` leaves out thresholds, the capital on them is lost.
@@ -116,7 +116,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the result of the test of a claim, from the log capital (R,) against it after each run.
+    """Returns the result of the test of a claim, from the log capital against it after each of R runs.
 
     If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last.
     """
@@ -142,7 +142,7 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns a path (R,): the mu below which the runs so far refute every Gaussian guarantee.
+    """Returns a path, of shape (R,): the mu below which the runs so far refute every Gaussian guarantee.
 
     Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128, where
     `least_mu` is `find_least_mu` of all runs. Rows must be in start order.
@@ -164,7 +164,7 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 
 
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
-    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t."""
+    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T)."""
     allowed = power(np.exp(counted.log_rates))  # m(a(t))
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # without a division by 0
     bets = BETS
@@ -243,16 +243,16 @@ def find_least_departure(
 def draw_fractions(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the fraction (..., T) of canaries in a run above each threshold, if scores are normal.
+    """Draws the fraction of a run's canaries above each threshold, of shape (..., T), for normal scores.
 
     Args:
       means: (..., 1) the mean score of each run.
       deviation: The standard deviation of scores within a run, above 0.
       thresholds: (T,) thresholds in ascending order.
-      canaries: The number of canaries of each run.
+      canaries: The number of canaries in each run.
       rng: The randomness of the counts.
     """
-    above = special.ndtr((means - thresholds) / deviation)  # falls along T
+    above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
     # rejects negative ones and other sums than 1, so we remove rounding errors.
     cells = -np.diff(above, prepend=1.0, append=0.0)

@@ -34,18 +34,18 @@ class TradeOffCurve(NamedTuple):
     false_negative_limits: Interval
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits of a threshold test's smallest false-negative rate at false-positive rates (n,).
+        """Returns limits of a threshold test's least false-negative rate at n false-positive rates.
 
         The best test at a rate a has the lowest threshold with a true false-positive rate of at most a. The
-        first threshold with an upper false-positive limit of at most a is surely high enough, so its upper
+        first threshold with an upper false-positive limit of at most a is certainly high enough, so its upper
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
-        above a is surely too low, so its lower false-negative limit is the lower limit at a.
+        above a is certainly too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, float)
         # Limits fall as thresholds rise, so they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is surely too low.
+        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
@@ -54,8 +54,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with limits that all hold at once.
 
-    Scores are (n,) in and (m,) out. The worlds are independent, so the confidence of each world's limits is
-    the square root of `confidence`.
+    Scores in have shape (n,), scores out (m,). The worlds are independent, so the confidence of each world's
+    limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
     chosen = [np.array([-np.inf])]
@@ -78,12 +78,12 @@ def _choose_ranks(trials: int) -> Integers:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at points (k,), from the counts (k,) of scores below each.
+    """Returns limits of a distribution function at k points, from the counts (k,) of scores below each.
 
     All limits are valid at once with a probability of at least 1 - error, for any number of points. `trials`
     is the number of scores.
     """
-    # At the r-th smallest of n scores the distribution function has the distribution Beta(r, n + 1 - r).
+    # At the r-th smallest of n scores, the distribution function has distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
     error_of_limit = error / len(ranks) / 2
@@ -109,15 +109,15 @@ class Auc(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Returns how many standard errors the value is above 1/2; negative below."""
+        """Returns how many standard errors the value is above 1/2; negative if it is below."""
         return (self.value - 0.5) / self.standard_error
 
 
 def auc(scores_in: Array, scores_out: Array) -> Auc:
-    """Returns the AUC of scores (n_in,) and (n_out,), with its standard error.
+    """Returns the AUC of scores of shape (n_in,) and (n_out,), with its standard error.
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
-    distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties it is an upper bound. Unlike
+    distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties, it is an upper bound. Unlike
     the errors of Hanley and McNeil or DeLong, it does not vanish if a few scores are separated by chance.
     """
     n_in = len(scores_in)
@@ -135,14 +135,14 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     threshold. A rate below 1 / n_out does not allow a false positive.
 
     Raises:
-      InputError: A rate out of range.
+      InputError: A rate is out of range.
     """
     require(
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # How many scores out may exceed the threshold. Rounding may leave a whole number just below itself, which
-    # the factor corrects.
+    # How many scores out may exceed the threshold. Rounding may give a product just below a whole number,
+    # which the factor corrects.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())
@@ -174,8 +174,9 @@ class Attack(NamedTuple):
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    These are not bounds. For its accuracy, the attack guesses "in" if a score (n,) in or (m,) out is above
-    the median of the even mixture of both worlds, "out" if it is below, and at random if it is equal.
+    These are not bounds. For its accuracy, the attack guesses "in" if a score is above the median of the even
+    mixture of both worlds, "out" if it is below, and at random if it is equal. Scores in have shape (n,),
+    scores out (m,).
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
@@ -199,7 +200,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
 
 
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
-    """Returns the median of scores (n,) and (m,), with equal weight for both worlds.
+    """Returns the median of scores of shape (n,) and (m,), with equal weight for both worlds.
 
     If exactly half of the weight is below a gap between scores, it is the middle of the gap.
     """

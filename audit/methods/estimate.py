@@ -122,7 +122,7 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
-    """Returns the bound or estimate of every method from finite scores (n,) in and (m,) out."""
+    """Returns the bound or estimate of every method from finite scores in, (n,), and scores out, (m,)."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
@@ -131,7 +131,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 
     It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. The same
     scores choose the threshold. Thresholds are the midpoints between neighbouring distinct scores, thinned
-    out evenly from 200,000 on to save time. The Gaussian trade-off curve through Clopper-Pearson upper limits
+    out evenly above 200,000 to save time. The Gaussian trade-off curve through Clopper-Pearson upper limits
     of both error rates gives mu (Errata H12 of experiments/hidden_state/README.md).
 
     Scores are (n,) in and (m,) out, and at least two must differ. Each error rate has two-sided limits with
@@ -165,7 +165,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    Scores are (n,) in and (m,) out. The split that gives the median gives the reported threshold and errors.
+    Scores in have shape (n,), scores out (m,). The reported threshold and errors are those of the split with
+    the median bound.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -248,9 +249,9 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a part of a world's scores, at least 20 and at most half of them.
+    """Returns the size of a pilot: a fraction of a world's scores, at least 20 and at most half of them.
 
-    The part is a twentieth for Gaussian curves, where the choice of a rank only needs mu, else an eighth.
+    The fraction is 1/20 for Gaussian curves, where choosing a rank requires only mu, and 1/8 otherwise.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -259,17 +260,18 @@ def _find_pilot_size(scores: int, family: exact.Family) -> int:
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
-    """Returns the bound on the parameter of a family from 21 splits of the scores, (n,) in and (m,) out.
+    """Returns the bound on a family's parameter from 21 splits of the scores, of shape (n,) in and (m,) out.
 
-    In each split a pilot of both worlds chooses a threshold, and an exact test counts the other scores. To
-    reject a parameter, 11 tests must reject it at 11 / 21 of the error (module's docstring).
+    In each split, a pilot sample of scores from both worlds is used to choose a threshold, and an exact test
+    is run on the other scores. To reject a parameter, 11 tests must reject it at 11 / 21 of the error (see
+    the module's docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
-    # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
+    # Each score is replaced by its rank, so the order of runs and the scores' unit do not matter.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
     ordered = [np.sort(world).astype(float) for world in worlds]

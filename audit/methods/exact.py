@@ -104,7 +104,7 @@ def lower_bound(
         return p_values[deciding], deciding
 
     def compute_excess(parameter: float) -> float:
-        """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
+        """Returns the excess of the deciding audit's log p-value over the log of the level."""
         p_value, _ = find_deciding_audit(parameter)
         # The root search cannot use the log of 0, -inf.
         return np.log(max(p_value, 1e-300)) - np.log(level)
@@ -122,7 +122,7 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) at _LEVELS of the near world's error rate, Beta(rank, scores - rank + 1)."""
+    """Returns 482 quantiles of the near world's error rate, Beta(rank, scores - rank + 1), at _LEVELS."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 

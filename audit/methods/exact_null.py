@@ -139,10 +139,11 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    For other trade-off curves this epsilon is not a bound. mu and epsilon are 0 if `holds` is False.
+    The distribution of left-out canaries' scores (null) is known. For other trade-off curves this epsilon
+    is not a bound. mu and epsilon are 0 if `holds` is False.
     """
     counted = compute_exceedances(design)
-    holds = has_law(design)
+    holds = has_law(design)  # scores do not refute the null
     mu = claimed_curve.find_least_mu(counted, confidence) * holds
     path = np.zeros(0)  # empty if the order is unknown
     if holds and counted.in_order:
@@ -246,7 +247,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
-    """Returns values (R,) after each run, from values (P,) after each run with an inserted canary.
+    """Returns values after each run, of shape (R,), from those after each run with an inserted canary, (P,).
 
     A run without inserted canaries keeps the earlier value, 0 at the start.
     """
@@ -255,7 +256,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines (K,) of inserted canaries, for each run with any; raises InputError without any."""
+    """Returns the cosines of inserted canaries, (K,) for each run with any; raises InputError without any."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -338,7 +339,7 @@ class FirstBet(NamedTuple):
       delta: The delta of epsilon.
       log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
       fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold that half of the canaries chose; None without such a choice.
+      chosen: The threshold that half of the canaries chose; None if they did not choose.
     """
 
     on_ramps: float
@@ -354,7 +355,7 @@ class FirstBet(NamedTuple):
         on_likely = ratios.mean()
         if self.chosen is None:
             return on_likely
-        eta = 0.1  # any value between 0 and 1 is valid (module's docstring)
+        eta = 0.1  # any value between 0 and 1 is valid (see the module's docstring)
         by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))
         largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
         on_chosen = self.chosen.hits / largest_mean
@@ -477,7 +478,7 @@ class Capital:
 
 
 def _compute_fractions(runs: list[Array], levels: Array) -> Array:
-    """Returns the fractions (R, T) of each run's cosines (K,) above each level (T,)."""
+    """Returns the fraction of each run's K cosines above each of T levels, of shape (R, T)."""
     fractions = []
     for cosines in runs:
         not_above = np.searchsorted(np.sort(cosines), levels, side="right")
@@ -490,7 +491,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
     `runs` are the cosines (K,) of inserted canaries of each run with any. Several runs in an unknown order
     get no bet. In a plain design with at least 40 inserted canaries, most of the bet is on a threshold that
-    half of them choose for the others (module's docstring).
+    half of them choose for the others (see the module's docstring).
     """
     cosines = runs[0]
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds

@@ -43,7 +43,7 @@ class Fit(NamedTuple):
     """Fits of the null hypothesis to tables: two normal distributions of equal variance with common cuts.
 
     Attributes:
-      mu: (...,) the distance of the two means in standard deviations, from -12 to 12.
+      mu: (...,) the distance between the two means in standard deviations, from -12 to 12.
       cuts: (..., cells - 1) the cuts between cells, in standard deviations from the mean of world "out".
     """
 
@@ -78,7 +78,7 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the smallest power of the test `examine` against four curves (module's docstring).
+    """Returns the smallest power of the test `examine` against four curves (see the module's docstring).
 
     Power is the probability of a p-value below 5% with as many scores, (n,) in and (m,) out. Its simulation
     has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
@@ -91,9 +91,10 @@ def power(scores_in: Array, scores_out: Array) -> float:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
-    """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
+    """Returns the table of scores, the model fitted to it, and statistics simulated from this model.
 
-    With two cells, or if the worlds do not overlap, no test is possible, and the result is None.
+    Scores have shape (n,) for included canaries and (m,) for excluded ones. With two cells, or if the worlds
+    do not overlap, no test is possible, and the result is None.
     """
     table = count_in_cells(scores_in, scores_out)
     cells_out = np.flatnonzero(table[0])  # with scores out
@@ -107,7 +108,9 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
 
 
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
-    """Draws multinomial tables with a fixed seed, and returns their statistics (_TABLES, 3).
+    """Draws multinomial tables with a fixed seed, and returns their statistics, of shape (_TABLES, 3).
+
+    They measure the misfit of fitted normal distributions: a likelihood ratio and two Rao scores.
 
     Args:
       sizes: (2,) the number of scores of each world.
@@ -124,7 +127,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
+    """Returns three statistics of the misfit between tables (..., 2, cells) and their fits, shape (..., 3).
 
     They are cells, spread (squared) and tails; see the module's docstring.
     """
@@ -134,7 +137,7 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the test's p-values (...,) from its three statistics (..., 3): cells, spread and tails.
+    """Returns the test's p-values from its three statistics, of shape (..., 3): cells, spread and tails.
 
     The p-value of a statistic is the tail of a distribution with the mean and variance of the statistics
     `drawn` (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
@@ -186,7 +189,7 @@ def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
-    """Returns the probabilities (2, cells) of cells for scores of a family, the world "out" first.
+    """Returns the probabilities of cells for scores of a family, of shape (2, cells), the world "out" first.
 
     Cuts are the quantiles of the even mixture of both worlds.
     """
@@ -252,7 +255,7 @@ def approximate_fit(table: Array) -> Fit:
 
 
 class _Cells(NamedTuple):
-    """The cells of a fit in both worlds: "out", N(0, 1), first, and "in", N(mu, 1), second.
+    """The cells of a fit in both worlds: "out" (N(0, 1)) first, then "in" (N(mu, 1)).
 
     Attributes:
       probabilities: (..., 2, cells) the probability of each cell, above 0.
@@ -285,7 +288,7 @@ def _expand(fit: Fit) -> _Cells:
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
-    """Returns Fisher's information J' diag(weights) J, (..., p, p).
+    """Returns Fisher's information J' diag(weights) J, of shape (..., p, p).
 
     A small ridge makes it invertible.
 
@@ -298,7 +301,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
 
 def fit_tables(table: Array, start: Fit | None = None) -> Fit:
-    """Returns the maximum-likelihood fit to tables (..., 2, cells) after eight steps of Fisher scoring.
+    """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
     With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
     (counts / P). The default start is `approximate_fit`, from which eight steps converge.
@@ -335,7 +338,8 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
 
-    It is 2 sum n log(n / e), with the counts n of tables (..., 2, cells) and the fit's expected counts e.
+    It is 2 sum n log(n / e), where n are the observed counts in tables of shape (..., 2, cells), and e the
+    counts expected under the fit.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
@@ -368,12 +372,14 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
 
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
-    """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients, at 0.
+    """Returns the derivatives of cell probabilities by two coefficients at 0, of shape (..., 2, cells, 2).
 
-    The two terms of the log-likelihood ratio are quadratic, and cubic with the opposite sign of mu, which
-    bends the ratio towards 0. Both use a cell's mean score, measured from the middle between both means.
+    A Gaussian curve's log-likelihood ratio is linear in the score. The two added terms are quadratic, and
+    cubic with the opposite sign of mu, which bends the ratio towards 0. Both use a cell's mean score,
+    measured from the middle between both means.
     """
-    # The integral of a standard normal score over a cell is the difference of the density at its ends.
+    # The integral of a standard normal score over a cell is the difference of the density at its ends,
+    # (..., 2, cells + 1), the world "out" first.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2

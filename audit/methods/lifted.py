@@ -324,7 +324,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # (2, 1): for false positives, for false negatives
+    # (2, 1): for false positives, for false negatives. A world's scale times its fraction of wrong guesses
+    # estimates the rate. It is 2 for fair coins, since only half of the canaries are in that world.
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
@@ -334,7 +335,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
         We add two errors to a rate p. The mean over a world's guesses has the variance scale * p (1 - p) /
         guesses, and the probability that it is off by x is at most about exp(-x^2 / (2 variance)). With n
-        runs, a fraction log(1 / error) / n of all possible runs is unseen with probability `error`.
+        runs, a fraction log(1 / error) / n of all possible runs is unseen with probability `error`. A run's
+        estimate is at most `scale`, so unseen runs may add this fraction times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -51,7 +51,7 @@ class Mark(NamedTuple):
       color: The name of a colour in the palette.
       marker: A matplotlib marker.
       size: The size of the marker in points.
-      place: The rank, from left to right, among the marks at the same point of the axis.
+      place: The left-to-right position among the marks at the same point on the axis.
       filled: Whether the marker is filled.
       outline: A matplotlib colour for the edge of the marker; empty for `color`.
     """
@@ -74,7 +74,7 @@ class Method:
       label: The name in figures and on pages.
       legend: The name together with the assumption.
       counterpart: The single-canary method that it replaces if runs have several canaries; may be empty.
-      mark: The look in the figures of sweeps; None if it is not shown.
+      mark: The marker in the figures of sweeps; None if the method is not shown.
     """
 
     name: str

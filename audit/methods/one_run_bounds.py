@@ -1,8 +1,8 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
     exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` of a single run
-    one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
-    one_run_gaussian   from fair coins: right guesses against mu-GDP
+    one_run_guesses    from fair coins: correct guesses against (epsilon, delta)-DP
+    one_run_gaussian   from fair coins: correct guesses against mu-GDP
 
 *Guesses.* A fair coin decides whether each of m canaries is inserted. From the release, an adversary guesses
 exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r coins
@@ -78,7 +78,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted.
+    """Returns the lower bound on epsilon, by the method `exact_null`, for a run with all canaries inserted.
 
     It has no false-positive rate and no path over several runs.
     """
@@ -97,7 +97,7 @@ def make_design(cosines: Cosines) -> Fresh:
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a single run, from at most 20,000 coins.
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian` for one run, from at most 20,000 coins.
 
     Raises:
       InputError: There are fewer than 40 canaries.
@@ -108,7 +108,7 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    `design` has a single run. For delta > 0 the bound is proven for a fixed number of guesses (Errata O11).
+    `design` has a single run. For delta > 0, the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -145,7 +145,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     refuted, _ = bisect(
         lambda mus: gaussian_refutes(coins, choices, expected_right, mus, error),
         low=lowest,
-        high=lowest + 8.0,  # larger mu are rare
+        high=lowest + 8.0,  # larger values of mu are rare
         halvings=10,  # to 1/128 of mu, which is enough to compare them
     )
     guesses = int(choices[np.argmax(refuted)])
@@ -176,7 +176,7 @@ class _OrderedCoins(NamedTuple):
     Attributes:
       right: (coins,) how many of the most certain 1, 2, ... guesses are right.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_right: (choices,) the fraction of right guesses that the pilot predicts for each number.
+      expected_right: (choices,) the fraction of correct guesses that the pilot predicts for each number.
     """
 
     right: Integers
@@ -201,7 +201,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
     We guess that a canary is inserted if its score is above the median. A normal distribution fitted to the
-    pilot predicts the fraction of right guesses for each fraction of guessed coins in _GUESSED.
+    pilot predicts the fraction of correct guesses for each fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     require(
@@ -233,12 +233,12 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
 
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the largest epsilon that the number of right guesses refutes, or 0 (`log_p_approximate`).
+    """Returns the largest epsilon that the number of correct guesses refutes, or 0 (`log_p_approximate`).
 
     Args:
       coins: The number of coins.
       guesses: The number of guessed coins, which the proof takes as fixed.
-      right: The number of right guesses.
+      right: The number of correct guesses.
       delta: The delta of epsilon.
       error: The probability of refuting a true epsilon.
     """
@@ -250,38 +250,38 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 
 
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
-    """Returns the largest mu such that the number of right guesses refutes mu-GDP, or 0.
+    """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
     `epsilon_from_guesses` describes the arguments.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
         first=8.0,
-        halvings=25,  # to 1e-6; each takes as many steps as there are right guesses
+        halvings=25,  # to 1e-6; each takes as many steps as there are correct guesses
     )
 
 
 def log_p_approximate(
     canaries: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """Returns the log of an upper bound on the probability of at least `right` right guesses.
+    """Returns the log of an upper bound on the probability of at least `right` correct guesses.
 
     The guarantee is (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
 
     Args:
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
-      right: v, the number of right guesses.
+      right: v, the number of correct guesses.
       epsilon: At least 0.
       delta: At least 0.
     """
-    # W, the number of right guesses if each is right with the largest probability that epsilon allows.
+    # W, the number of correct guesses if each is correct with the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
     below = np.arange(right - 1, -1, -1)
     masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
     ratios = masses / np.arange(1, right + 1)
-    largest_ratio = ratios.max(initial=0.0)  # 0 without a right guess
-    with np.errstate(divide="ignore"):  # without delta it is the log of 0
+    largest_ratio = ratios.max(initial=0.0)  # 0 with no correct guesses
+    with np.errstate(divide="ignore"):  # with delta = 0, it is the log of 0
         log_delta_term = np.log(2 * canaries * delta * largest_ratio)
     log_p = np.logaddexp(law.logsf(right - 1), log_delta_term)
     return float(min(log_p, 0.0))
@@ -290,16 +290,16 @@ def log_p_approximate(
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> Bits:
-    """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
+    """Returns True, element by element, if a number of correct guesses refutes mu-GDP at the level `error`.
 
-    Let q_j be the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
-    error, we compute the least q_j that mu-GDP allows down to j = 0 (module's docstring). If q_0 must be
-    above 1, the true q_v is below the error, which refutes mu.
+    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
+    error, we compute the least q_j that mu-GDP allows down to j = 0 (see the module's docstring). If q_0
+    must be above 1, the true q_v is below the error, which refutes mu.
 
     Args:
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
-      right: v, the number of right guesses, at most r.
+      right: v, the number of correct guesses, at most r.
       mu: The hypotheses; guesses, right and mu broadcast to the shape of the result.
       error: The level of the test.
     """
@@ -308,7 +308,7 @@ def gaussian_refutes(
     q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
     for j in range(int(v.max()) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # A probability above 1 is refuted already.
+        # A probability above 1 is already refuted.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
         # For j >= v, r - j may be 0, but the result is not used.
@@ -319,4 +319,4 @@ def gaussian_refutes(
         # Any value above 1 refutes, and larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    return (v > 0) & (q > 1)  # without a right guess nothing is refuted
+    return (v > 0) & (q > 1)  # with no correct guesses, nothing is refuted

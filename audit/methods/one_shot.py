@@ -43,7 +43,7 @@ _SIMULATED_FITS = 2000
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
-    The variance divides by K, not K - 1, as in the one-shot paper.
+    The variance divides by K, not K - 1, as in Andrew et al. (2024).
     """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
@@ -152,11 +152,12 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     At each threshold, a trade-off curve through upper limits of both error rates gives epsilon
     (`conversions.epsilon_from_rates`). Without unobserved canaries we know the false-positive rate. It is the
     tail of the distribution of a cosine. From 1,000 dimensions on it is the tail of the normal limit, as in
-    the paper's code. With unobserved canaries both rates have limits, so even at a fixed threshold they are
-    valid only with probability 1 - 2 error (Errata O8).
+    the code of Andrew et al. (2024). With unobserved canaries we count their cosines above the threshold, so
+    both rates have limits. Even at a fixed threshold, these are both valid only with probability 1 - 2 error
+    (Errata O8 of experiments/one_shot/README.md).
 
     Args:
-      run: The cosines.
+      run: The cosines of observed (inserted) and unobserved (left-out) canaries.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
       prior: The prior of the limits' beta law, 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.

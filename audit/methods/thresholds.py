@@ -57,13 +57,13 @@ def choose_on_pilot(
 
     The best threshold gives the largest lower bound on a privacy parameter. We try the ranks 1, 2, 4, ... of
     either world. The usual choice is the best rank for normal distributions with the pilot's area under the
-    ROC curve, which varies little between pilots. Under a Gaussian curve the scores are normal, up to an
+    ROC curve, which varies little between pilots. Under a Gaussian curve, the scores are normal, up to an
     increasing map. In other families, the pilot's error counts overrule the usual choice if they clearly
     contradict normal distributions, or clearly predict a larger bound at another rank. The choice depends
     only on the order of the scores. A poor choice makes the bound weaker, but not wrong.
 
     Args:
-      pilot_in, pilot_out: The pilot's scores (n,) in and (m,) out.
+      pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
       family: The trade-off functions, with the privacy parameter.
       error: The error probability of each rate's upper limit.
@@ -101,9 +101,9 @@ def _judge_ranks(
     family: Family,
     error: float,
 ) -> Array:
-    """Predicts the bounds that thresholds at the scores of ranks 1, 2, 4, ... of a world, "own", will prove.
+    """Predicts the bounds proven by thresholds at ranks 1, 2, 4, ... among the scores of one world, "own".
 
-    A threshold is the score of rank r, from the lowest, of the own world. We guess that lower scores are of
+    A threshold is the score of rank r, from the lowest, of the own world. We guess that lower scores are from
     the other world. So the errors are the r - 1 lower scores of the own world, and the scores of the other
     world above the threshold. Ranks end at half of the scores.
 
@@ -162,12 +162,12 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
-    """Returns the number of pairs of scores (n,) and (m,) with a larger score in; ties count half.
+    """Returns the number of pairs of scores, of shape (n,) and (m,), with a larger score in; ties count half.
 
     This is the Mann-Whitney statistic.
     """
     ordered = np.sort(scores_out)
-    looked_up = np.sort(scores_in)  # sorted scores are found much faster
+    looked_up = np.sort(scores_in)  # lookups of sorted scores are much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
     return float(below + below_or_equal) / 2  # each tie is in one of the two sums

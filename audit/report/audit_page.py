@@ -9,7 +9,7 @@ from audit.conclusions.conclusion import Conclusion
 from audit.report import audit_panels, bounds_table, card, page
 from audit.report.subjects import Subject
 
-_MAX_DRAWN = 12  # more audits on a page have no figures, which take a quarter of a megabyte each
+_MAX_DRAWN = 12  # a page with more audits has no figures, which take 250 kB per audit
 
 
 def make_audits_page(audits: Sequence[Subject]) -> bytes:

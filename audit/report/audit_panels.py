@@ -73,7 +73,11 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order."""
+    """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order.
+
+    A trade-off curve describes a canary's scores over many runs, so a single run has none. If left-out scores
+    have a known distribution (`law_is_known`), a bound can be valid after each run, which `path` shows.
+    """
     panels: dict[str, _Draw] = {
         "scores": _draw_scores,
         "trade_off": draw_on_deviates,
@@ -103,9 +107,9 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
-    """Returns " (rejected)" or " (not confirmed)", the mark for bounds that need a Gaussian curve, or "".
+    """Returns the suffix for bounds that rely on a Gaussian curve: " (rejected)", " (not confirmed)" or "".
 
-    If we expect a Gaussian curve (`conclusion.reason`), only a rejection by the scores gets a mark.
+    If we expect a Gaussian curve (`conclusion.reason`), only a rejection by the scores gets a suffix.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
@@ -126,7 +130,7 @@ def describe_curve(conclusion: Conclusion) -> str:
 
 
 def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
-    """Returns a row's label, with a mark if it is not a bound or if its Gaussian curve is in doubt."""
+    """Returns a row's label, with a suffix if it is not a bound or if its Gaussian curve is in doubt."""
     if row.assumes.gaussian:
         return row.label + mark_gaussian(conclusion)
     if isinstance(row.finding, Bound):
@@ -135,7 +139,7 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in and out, and the thresholds of the bounds in the verdict."""
+    """Draws histograms of the in and out scores, and marks the thresholds used by the verdict's bounds."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
@@ -229,7 +233,7 @@ def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the epsilon proven after each run, or only after the last if their order is unknown.
+    """Plots the epsilon proven after each run, or only after the last if their order is unknown.
 
     A dashed line shows the smallest epsilon of a mu-GDP guarantee that the scores do not reject. A vertical
     line shows the number of runs that rejected the claim.
@@ -265,14 +269,14 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
+    """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
     The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
     known. A claim of (epsilon, delta) has its own curve.
 
     Args:
-      grid: (n,) ascending false-positive rates, at which curves are drawn.
-      predicted_mu: The mu of an ideal attack; None without a prediction.
+      grid: (n,) ascending false-positive rates at which curves are plotted.
+      predicted_mu: The mu of an ideal attack; None if it is unknown.
     """
     _draw_empirical(axis, conclusion, grid)
     mu = conclusion.gaussian.mu
@@ -298,13 +302,13 @@ def draw_trade_off(
 
 
 def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) -> None:
-    """Draws the trade-off curve of mu-GDP at false-positive rates; `look` is for `Axes.plot`."""
+    """Plots the mu-GDP trade-off curve at the false-positive rates `grid`; `look` is for `Axes.plot`."""
     rates = conversions.gaussian_trade_off(mu, grid)
     axis.plot(grid, rates, label=f"Gaussian, {label}", **look)
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
-    """Draws trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
+    """Plots trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
     Both axes reach from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
     subtitle has the result of the test of the Gaussian curve. `predicted_mu` is as in `draw_trade_off`.
@@ -331,7 +335,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Draws the empirical trade-off curve of the scores, with a band if runs have a single canary.
+    """Plots the empirical trade-off curve of the scores, with a band if runs have a single canary.
 
     Axes of normal deviates cannot show 0 and 1, so drawn rates are at least half an error away from them.
     """

@@ -34,7 +34,7 @@ class BoundRow(NamedTuple):
 
     Attributes:
       name, label: The name in text, and the name on pages and in figures.
-      epsilon, mu: The epsilon, and the mu or None.
+      epsilon, mu: Epsilon, and mu (or None).
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values from scores down and others up.
@@ -167,7 +167,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     Errors are counts over scores if runs have a single canary, and percentages otherwise, since scores of one
     run may depend on each other. A single run has one cell in words.
     """
-    if conclusion.is_one_run:
+    if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
     show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
@@ -314,7 +314,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns the consequence of the test of the Gaussian curve in words; "" without a test."""
+    """Returns a phrase for what the test of the Gaussian curve implies; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""

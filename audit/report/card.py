@@ -124,7 +124,7 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
 
 
 def _agree(stated: Any, recomputed: Any) -> bool:
-    """Returns True if two values of JSON are equal, or are numbers with nine equal digits."""
+    """Returns True if two values of JSON are equal, or are numbers that agree to nine digits."""
     if isinstance(stated, int | float) and isinstance(recomputed, int | float):
         return math.isclose(stated, recomputed)
     return bool(stated == recomputed)
@@ -163,7 +163,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the bound that decides, the first for any curve, and its looks at the scores.
+    """Returns the method of the first bound for any curve, and how often it looks at the scores.
 
     A single run with a fitted null has no bound.
     """

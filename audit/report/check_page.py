@@ -21,7 +21,7 @@ class _Figure(NamedTuple):
       key: The name of the drawn values among the report's figures.
       caption: The caption.
       unit: The label of the axis.
-      limit: The largest value of a correct training.
+      limit: The largest value in correct training.
     """
 
     key: str
@@ -52,7 +52,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
     `report` is the dict from `CheckReport.to_dict`. In its figures, "movements" maps example names to how far
-    they move the step, and "noise" maps layer names to the deviation of the noise over the stated one.
+    they move the step, and "noise" maps layer names to the deviation of the noise divided by the stated one.
     """
     subject = report["subject"]
     if subject == "step":

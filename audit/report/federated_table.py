@@ -24,7 +24,7 @@ class FederatedAudit(NamedTuple):
       canary: The composition of the rounds of a canary.
       client: The composition of the rounds of a client.
       accuracies: The accuracies of the final models; empty if they were not measured.
-      together: The conclusion from all runs together; None for a single run or without fresh directions.
+      together: The conclusion from all runs together; None for a single run, or if directions are not fresh.
     """
 
     runs: list[Conclusion]
@@ -81,7 +81,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: tables of its estimates and bounds, and of the epsilons of the mechanism.
 
-    For several runs, the first table has means, and is followed by any bound from all runs together.
+    For several runs, the first table has means. The bound from all runs together follows, if there is one.
     """
     first = audit.runs[0]
     lines = [bounds_table(first), ""]

@@ -17,7 +17,7 @@ _MAX_HEIGHT = 3.0  # inches
 
 
 def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figure:
-    """Draws the proven epsilon over the first varied setting, with a line for each value of the others.
+    """Plots the proven epsilon against the first varied setting, with a line for each value of the others.
 
     Args:
       frame: The table of an `audit.Grid`.
@@ -42,7 +42,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
-    """Draws a line of proven epsilons and a dotted line of upper bounds over the column "x" of a frame.
+    """Plots proven epsilons as a line, and upper bounds as a dotted line, against the column "x" of a frame.
 
     A point is the mean of the rows with the same x. Its bar reaches from the smallest to the largest epsilon.
     """

@@ -19,7 +19,8 @@ def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `differs` has the values that differ from the defaults, by flag. `time` is the modification time of the
-    newest scores, in seconds since 1970. Without a conclusion, its fields are None.
+    newest scores, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs`
+    are from the last conclusion. The fields of a missing conclusion are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -33,7 +34,7 @@ def listed(folder: Path) -> dict[str, Any]:
         "audited_runs": last.runs,
         "delta": last.delta,
         "confidence": last.confidence,
-        "epsilon": finite(last.epsilon),
+        "epsilon": finite(last.epsilon),  # None for infinity
         "upper_bound": last.upper_bound,
         "time": newest_scores(folder) / 1e9,
     }

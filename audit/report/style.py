@@ -64,7 +64,7 @@ def set_symbols(figure: Figure) -> None:
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters set the text of tick labels at each drawing, so they need the symbols too.
+    # Formatters set the text of tick labels whenever they are drawn, so they need the symbols too.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()

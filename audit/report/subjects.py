@@ -37,7 +37,7 @@ class Subject(NamedTuple):
       threats: Sentences on the threat model by topic, such as "sees".
       conclusion: The conclusion of the audit.
       provenance: Texts on the origin of the conclusion by topic, such as "Seed".
-      config: The content of the setting's file; None without one.
+      config: The content of the setting's file; None if the file is missing.
     """
 
     anchor: str
@@ -146,7 +146,7 @@ def describe_setting(
     1e-5, 0.95 and all stored runs.
 
     Raises:
-      InputError: The folder does not have an audit, or has fewer runs.
+      InputError: The folder contains no audit, or one with fewer runs.
     """
     store, audited = make.open_audit(folder)
     last_result = store.result()
@@ -251,7 +251,7 @@ def _describe_insertions(setting: Setting) -> str:
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
     """Returns sentences on the threat model by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance of the last audit. For a custom adversary it describes the view.
+    `notes` is the provenance of the last audit. For a custom adversary, it describes the view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:

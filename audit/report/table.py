@@ -54,7 +54,7 @@ class Column(NamedTuple):
         return self.show(value)
 
     def round(self, value: float) -> str:
-        """Returns a number for CSV with six digits, rounded in the direction of `show`."""
+        """Returns a number for CSV, rounded to six digits in the same direction as `show`."""
         show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
             return at_least_digits(value, _CSV_DIGITS)

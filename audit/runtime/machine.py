@@ -41,7 +41,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:
         jax.config.update("jax_num_cpu_devices", device_count)
-        # The number of XLA's threads. By default it starts one for each core.
+        # The number of XLA's threads. By default, it starts one for each core.
         os.environ.setdefault("NPROC", str(device_count))
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):

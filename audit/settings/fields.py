@@ -182,7 +182,7 @@ def require_fields(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns True for a whole number from 1, as text of up to 9 digits without a leading 0."""
+    """Returns True for text that is a whole number of up to 9 digits, at least 1, without a leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 

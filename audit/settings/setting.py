@@ -198,7 +198,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of an audit; `model` names a custom model or one of the repository."""
+    """The setting of an audit; `model` names a custom or repository model."""
 
     model: str
     adversary: AdversaryFields

@@ -63,7 +63,7 @@ def list_stores(root: Path) -> list[Path]:
         # The config may be a dangling link, which its reader reports.
         if os.path.lexists(folder / CONFIG):
             times[folder] = newest_scores(folder)
-    with_scores = filter(times.get, times)  # the time is 0 without scores
+    with_scores = filter(times.get, times)  # the time is 0 if no scores exist
     return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
 
 

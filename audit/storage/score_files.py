@@ -134,7 +134,7 @@ def read_cosines(
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file has other content.
+      InputError: the file has different content.
     """
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
@@ -177,7 +177,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted arrays of a .npz file by our names.
+    """Returns the requested arrays of an .npz file by our names.
 
     If the file has fresh draws or ranks, it returns the arrays that describe them (_RANK_NAMES) instead.
     """
@@ -207,7 +207,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array (n, 1) as (n,), and other arrays unchanged."""
+    """Returns an array of shape (n, 1) as one of shape (n,), and other arrays unchanged."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     return values

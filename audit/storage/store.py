@@ -90,7 +90,7 @@ class Store:
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens the folder of a setting under `root`, or makes it, with a name that begins with `words`.
+        """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
         Also removes the temporary files of killed processes.
 
@@ -202,7 +202,7 @@ class Store:
         return held
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name, or None without a usable file.
+        """Returns the arrays of an .npz file by name, or None if no file is usable.
 
         A file that is damaged or of another setting is renamed. The message about this ends with `fix`, the
         caller's next step.
@@ -286,7 +286,7 @@ def hash_of(folder: Path) -> str:
 
 
 def newest_scores(folder: Path) -> int:
-    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 without scores."""
+    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
     chunks = [path for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
     return max((path.stat().st_mtime_ns for path in chunks), default=0)
 
@@ -302,7 +302,7 @@ def _compute_hash(text: str) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder under `root` with a config and the hash `name` at the end of its name, if any."""
+    """Returns the folder under `root` that has a config and a name that ends with `name`, if any."""
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
             return folder

@@ -95,7 +95,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a table in a file, or of CSV or JSON on STDIN.
+    """Returns the requested columns of a table in a file, or of CSV or JSON on STDIN.
 
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
@@ -153,7 +153,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of CSV text, as lists of texts.
+    """Returns the requested columns of CSV text, as lists of texts.
 
     Titles and comments (#) may be above the line with the names. Empty rows and comments below it are left
     out. Raises InputError if a row has more or fewer cells than there are names.
@@ -181,7 +181,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 
 
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
-    """Returns the index of the line with the wanted names, and its separator.
+    """Returns the index of the line with the requested names, and its separator.
 
     The separator is the first of tab, semicolon, comma, bar and space that gives the names. Without the
     names, it returns the first line that is not empty and its most frequent separator, for the message.
@@ -236,7 +236,7 @@ def _parse_json(text: str) -> Columns:
 
 
 def _read_frame(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a Parquet file, or of the first sheet of an Excel file."""
+    """Returns the requested columns of a Parquet file, or of the first sheet of an Excel file."""
     import pandas  # loads slowly
 
     if path.suffix.lower() == ".parquet":
@@ -247,7 +247,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 
 
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a table in memory, such as a DataFrame.
+    """Returns the requested columns of a table in memory, such as a DataFrame.
 
     Args:
       names: the names of its columns.

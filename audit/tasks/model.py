@@ -25,7 +25,7 @@ class Model(NamedTuple):
       unravel: theta -> the module's parameter tree.
       loss: (theta, (features, label)) -> the loss of a single example, ().
       module: the Flax module, for an example without a batch axis; None for a model that is only a loss.
-      criterion: (logits, label) -> the loss of a single example, (); None without a module.
+      criterion: (logits, label) -> the loss of a single example, (); None if `module` is None.
       inputs: features -> the floats that enter the first layer. The module also accepts these floats in place
         of features.
     """
@@ -57,7 +57,7 @@ def flat_model(
     criterion: Callable[[Array, Array], Array],
     inputs: Callable[[Array], Array] = identity,
 ) -> Model:
-    """Returns a Flax module as a Model with a flat parameter vector theta (p,).
+    """Returns a Flax module as a Model with a flat parameter vector theta of shape (p,).
 
     Args:
       module: maps the features of a single example, without a batch axis, to logits.
@@ -71,12 +71,12 @@ def flat_model(
     # JAX caches a compiled function on disk. Without it, the ConvNet's 78 operations take 2 s per process.
     @jax.jit
     def init(key: Array) -> Array:
-        """Draws flat initial parameters (p,)."""
+        """Draws flat initial parameters, of shape (p,)."""
         flat, _ = ravel_pytree(module.init(key, example)["params"])
         return flat
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
-        """Returns the loss () of a single example (features, label) at the flat parameters theta (p,)."""
+        """Returns the loss of a single example (features, label) at the flat parameters theta, shape (p,)."""
         features, label = labelled
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
@@ -96,7 +96,7 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """Returns a function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of each example of a batch, (B,)."""
+        """Returns the loss of each example of a batch, of shape (B,)."""
         features, labels = batch
         variables = {"params": parameters}
         logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)

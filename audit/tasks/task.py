@@ -64,7 +64,7 @@ class Clients(NamedTuple):
         return self.features, self.labels, self.starts, self.counts
 
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
-        """Returns the features (n, ...) and labels (n, ...) of the client with this index."""
+        """Returns the features and labels, both of shape (n, ...), of the client with this index."""
         start = self.starts[client]
         rows = slice(start, start + self.counts[client])
         return self.features[rows], self.labels[rows]
@@ -270,7 +270,7 @@ def find_task(model: str) -> Task | None:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a repository model that trains on clients; raises InputError if there is none."""
+    """Returns the task for a repository model trained on clients; raises InputError if there is none."""
     return _import_catalogue(model).federated_task(model)
 
 

@@ -131,7 +131,7 @@ def build(
         return _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) that an adversary expects: training without noise from theta_0 (p,).
+        """Returns the final model that an adversary expects, (p,): training without noise from theta_0.
 
         The weight of each canary is 1/2 for its coin, times the probability that a step uses an inserted
         canary.
@@ -186,7 +186,7 @@ def build(
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
-    """Returns the mini-batches (T, B) of the T steps, and the mask of steps that insert canaries.
+    """Returns the mini-batches of the T steps, of shape (T, B), and the mask of steps that insert canaries.
 
     `examples` is the number of training examples. The mask is (T,), or with the sampler `known`, (T, K) for
     K canaries with different steps. All runs have the same batches and mask.
@@ -243,7 +243,7 @@ def _rehearse(
     schedule: Schedule,
     presence: Array,
 ) -> Array:
-    """Returns the final model (p,) of training from theta_0 (p,) without noise.
+    """Returns the final model of training from theta_0 without noise, of shape (p,).
 
     `state` is the adversary's state, and `presence` (K,) has the weights of its canaries (`base.rehearse`).
     """

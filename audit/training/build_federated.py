@@ -45,7 +45,7 @@ class Participation(NamedTuple):
 
 
 def checksum(clients: Clients) -> str:
-    """Returns the SHA-256, in hex, of the features, labels and numbers of examples of clients."""
+    """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
         # Different arrays may have the same bytes.
@@ -95,7 +95,8 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries."""
+        """Returns the final model of training from theta_0 without noise and canaries, of shape (p,)."""
+        # No devices share a round's clients.
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
         # The mask of the schedule is (T, K), but here K is 0.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -110,6 +111,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
+        # The rounds between checkpoints, for _SEGMENT_CLIENTS client updates.
         segment_steps=max(1, _SEGMENT_CLIENTS // batches.shape[1]),
     )
 
@@ -120,7 +122,7 @@ def _make_adversary(
     """Returns the one-shot adversary for the setting's field `observe`.
 
     "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates. The
-    others see only the final model. With "fresh" every run draws its own directions, as bounds over several
+    others see only the final model. With "fresh", every run draws its own directions, as bounds over several
     runs require: only then are the cosines of canaries that are out independent between runs. `parameters` is
     p, and `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
     """
@@ -137,7 +139,7 @@ def _make_adversary(
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the choices of DP-FedAvg on a CPU that programs are compiled for.
+    """Returns the DP-FedAvg settings for which programs are compiled on a CPU.
 
     `most_examples` is the largest number of examples of a client.
     """
@@ -151,7 +153,7 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
-    """Returns the choices of DP-FedAvg on this machine that programs are compiled for.
+    """Returns the DP-FedAvg settings for which programs are compiled on this machine.
 
     A device trains a block of clients at once: the default of `FedAvg` on a CPU, or as many as fit into the
     memory of an accelerator.
@@ -189,7 +191,7 @@ def accuracy(
     @jax.jit
     @partial(jax.vmap, in_axes=(0, None, None))  # over models
     def measure(theta: Array, features: Array, labels: Array) -> Array:
-        """Returns the accuracy of a single model (p,)."""
+        """Returns the accuracy of a single model of shape (p,)."""
         compute_logits = partial(model.module.apply, {"params": model.unravel(theta)})
         predicted = jax.lax.map(
             lambda example: jnp.argmax(compute_logits(example), axis=-1),

@@ -182,7 +182,7 @@ def audit(
       request: the request.
       out: the folder of all stores.
       engines: a context that yields an engine, entered only if runs are missing. The engine's `trainer` maps
-        (recipe, data) to a `Trainer`. By default this process trains.
+        (recipe, data) to a `Trainer`. By default, this process trains.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -244,7 +244,7 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves enough; None if none does, or without a claim."""
+        """Returns the first number of runs that proves enough; None if none does or no claim is given."""
         claim = conclusion.tightest  # the smallest upper bound
         if claim is None:
             return None

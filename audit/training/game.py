@@ -313,11 +313,13 @@ class Player:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
         draws = Draws(
+            # For Poisson sampling, the probability that a canary joins a step; otherwise 0 or 1.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
             own_keys=game.run_keys("own", runs),
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
+        # Runs with their own initial models use the keys, not theta_0, and the adversary assumes another one.
         return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), draws
 
 
@@ -362,7 +364,8 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk: they begin its runs, train a segment, and score the models (R, K).
 
-    `init` maps a run's key to its theta_0 (p,); it is None if all runs share theta_0.
+    `init` maps a run's key to its theta_0 (p,); it is None if all runs share theta_0. The adversary assumes
+    `assumed_theta_0`.
     """
     observer = adversary.observer
 
@@ -427,7 +430,7 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    One process at a time trains in a store. If memory runs out, chunks are halved.
+    Only one process at a time may train in a store. If memory runs out, chunks are halved.
 
     Args:
       game: the game to train.

@@ -67,7 +67,11 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a model of this many parameters: a minute or two on two cores."""
+    """Returns the default effort for a model of this many parameters: a minute or two on two cores.
+
+    Steps of large models take seconds, so we use fewer runs, fewer steps with secants (`walked`), and fewer
+    secants on a line (`reach`). Derivatives are measured at up to `steps` steps.
+    """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
         return Effort(runs=4, steps=steps, walked=200, reach=16)

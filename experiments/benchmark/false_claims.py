@@ -133,6 +133,9 @@ def _tests_curve(estimator: Estimator) -> bool:
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     """Tests the claim of CLAIMED_MU-GDP on the cosines of directions.
 
+    Cosines of left-out canaries have a known distribution. The test counts the inserted canaries of each run
+    above thresholds, and bets that they are more than mu-GDP allows.
+
     Returns a list with a single value, because `Law.audit` returns a list. Its epsilon is above any claim if
     the test rejects, and otherwise 0.
     """

@@ -18,7 +18,7 @@ _MAX_RATIO = 1.3  # larger ratios of epsilon to the true epsilon are drawn as ar
 
 
 def draw_figure(estimators: Records) -> Figure:
-    """Draws each estimator's fraction of wrong audits, and its mean epsilon over the true epsilon.
+    """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
     `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads
     small fractions. Filled points mark estimators that claim a confidence level.

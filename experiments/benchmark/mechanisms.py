@@ -43,8 +43,8 @@ _SIZES = {
 }
 _MIN_MU = 1e-6  # replaces mu 0, which would be an infinite noise multiplier
 _REVEAL_PROBABILITY = 0.01  # of a canary's bit, in (0, delta)-DP mechanisms with this delta
-# If a mechanism reveals coins at once, it reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) right guesses, three
-# standard deviations of the number of lucky guesses.
+# If a mechanism reveals coins at once, it reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct guesses,
+# three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # of the weakly leaking half of the runs in the mixture
@@ -62,7 +62,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws scores (n,) that are noise, but reveal the world with probability _REVEAL_PROBABILITY.
+    """Draws n scores that are noise, but reveal the world with probability _REVEAL_PROBABILITY.
 
     A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` has no effect;
     it is an argument of all samplers.
@@ -129,7 +129,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = laws.toss(rng, setting)  # (1, n)
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # With this probability each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1

@@ -39,8 +39,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The scores count as user data (`given`), so the bound allows for biased coins. Raises InputError if the
-    presence bits are very unlikely for fair independent coins.
+    Raises InputError if the presence bits are very unlikely for fair independent coins. A small bias passes
+    this test, so `given=True` makes the bound use confidence limits of the coins' probability, not 1/2.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -97,7 +97,7 @@ def _make_estimator(
 
 
 def _make_estimators() -> Iterator[Estimator]:
-    """Yields the records of all methods, by design."""
+    """Yields the records of all methods, grouped by design."""
     # The design, its methods by name, and the function that calls a method.
     designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),

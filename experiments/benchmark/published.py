@@ -60,7 +60,7 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
-    """Returns the means and the unbiased variances of 2,000 bootstrap samples of scores (n,)."""
+    """Returns the means and the unbiased variances of 2,000 bootstrap samples of scores of shape (n,)."""
     size = len(scores)
     samples = scores[rng.integers(size, size=(_NUM_BOOTSTRAPS, size))]
     return samples.mean(1), samples.var(1, ddof=1)
@@ -91,8 +91,8 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
 
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of the estimate of mu_1 depends on mu_2, and the variance for mu_2 on mu_3
-    and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance by
-    its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
+    and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance
+    with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
     The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
 
@@ -139,7 +139,7 @@ def one_run(
 ) -> float:
     """Returns the largest lower bound on epsilon from a single run, over several fractions of coins to guess.
 
-    `bound` computes one: (coins, guesses, right guesses, delta, error) -> epsilon.
+    `bound` computes one: (coins, guesses, correct guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []
@@ -156,7 +156,7 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 
 
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
-    """Guesses a fraction of a single run's coins; returns the numbers of guesses and of right guesses.
+    """Guesses a fraction of a single run's coins; returns the numbers of guesses and of correct guesses.
 
     Half of the guesses are "in", for the largest scores. The others are "out", for the smallest scores. There
     is at least one of each.
@@ -197,7 +197,9 @@ _one_run = partial(_make, design=ONE_RUN)
 _one_shot = partial(_make, design=DIRECTIONS)
 _best = partial(_one_run, claims_level=False, cost=10)
 _FIXED = "fair coins; a fixed number of guesses"
-_BEST = "fair coins; the best of 20 numbers of guesses, which has no proven level"
+_BEST = (
+    "fair coins; the best result over 20 numbers of guesses, which has no proven confidence level"
+)
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
 NORMAL = (FAIR, GAUSSIAN_CURVE)
 

@@ -72,14 +72,15 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
 
 def _find_worst_fraction(cells: Records) -> float | None:
-    """Returns the largest fraction of audits above the truth in a cell, or None without cells."""
+    """Returns the largest fraction of audits above the truth in a cell, or None if `cells` is empty."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if true claims are refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`, and `tests` is the number of such tests (`exceeds_level`).
+    `claim` is a record returned by `ClaimCell.measure`, and `tests` is the total number of tests performed
+    (see `exceeds_level`).
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"

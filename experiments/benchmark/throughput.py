@@ -83,7 +83,7 @@ class Training(NamedTuple):
     Attributes:
       run: Trains for a moment and returns the number of steps, summed over models. Peers take one step on
         each of the problem's mini-batches.
-      get_theta: Returns the current parameters (p,) of the first model.
+      get_theta: Returns the current parameters of the first model, of shape (p,).
       models: The number of models trained at once.
       device: The name of the accelerator, or "cpu".
     """
@@ -113,8 +113,8 @@ class Engine(NamedTuple):
 def make_problem(model: str, sources: Sources) -> Problem:
     """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    It replaces the default adversary GC-S by GC-R. Both cost the same per step, but GC-S would first simulate
-    a training run.
+    It replaces the default adversary GC-S with GC-R. Both cost the same per step, but GC-S would first
+    simulate a training run.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -135,7 +135,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
     audited = build.build(setting, dataset)
     fields = setting.mechanism
-    # Learning rate 1, and a mask of 0: no canary is inserted. `rehearse` trains without noise.
+    # To compare engines: learning rate 1, a mask of 0 (no canary is inserted), and no noise (`rehearse`).
     hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
     first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
     theta_0 = audited.init(game.root(setting.seed, "theta"))
@@ -263,7 +263,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         `key` seeds its noise, `batches` (steps, B) has indices, and `data` is (features, labels).
         """
         features, labels = data
-        deviation = problem.noise_multiplier * norm / batch_size
+        deviation = problem.noise_multiplier * norm / batch_size  # `clipped_gradient` divides by B
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
@@ -272,8 +272,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
             `carry` has the parameters and the noise's state.
             """
             theta, noise_state = carry
-            # Without `separate`, JAX fails to take per-example gradients of convolutions when models on
-            # several devices share their features.
+            # `separate` copies the features for each model. If devices share them, JAX fails to take
+            # per-example gradients of convolutions.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
@@ -398,7 +398,10 @@ def _train_in_torch(
 
 
 def make_opacus(problem: Problem, models: int) -> Training:
-    """Returns Opacus' training run of one model on one thread, with GradSampleModule and DPOptimizer."""
+    """Returns Opacus' training run of one model on one thread, with GradSampleModule and DPOptimizer.
+
+    `models` is 1.
+    """
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -419,6 +422,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
         cross_entropy(module(features), labels).backward()
         optimizer.step()
 
+    # Calls `take_step` on each mini-batch.
     return _train_in_torch(problem, models, list(module.parameters()), take_step)
 
 
@@ -614,5 +618,5 @@ def _show_ratios(ratios: list[float]) -> str:
 
 
 def _show_rate(value: float) -> str:
-    """Formats a rate or a ratio with three significant digits, or as an integer from 100 on."""
+    """Formats a rate or a ratio with three significant digits, or as an integer if it is at least 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

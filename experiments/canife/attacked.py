@@ -128,7 +128,8 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 
     Args:
       values: The value of each field, by name.
-      given: The names of the fields that the user set. The model's defaults replace only other values.
+      given: The names of the fields that the user set. The model's defaults apply only
+        to the others.
 
     Raises:
       InputError: if a value is invalid.

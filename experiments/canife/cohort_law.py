@@ -29,7 +29,7 @@ _BLOCK = 1024  # the number of rounds to simulate at once; bounds the memory
 
 
 class LogDensity(NamedTuple):
-    """The log density (n,) of a score at evenly spaced points (n,)."""
+    """The log density of a score at n evenly spaced points."""
 
     points: Array
     log_density: Array
@@ -62,13 +62,13 @@ class _TiltedCohort(NamedTuple):
 def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
-    """Draws the scores (rounds,) of rounds without the canary.
+    """Draws the scores of rounds without the canary, of shape (rounds,).
 
     A score is the sum of the cohort's dot products with a direction, plus noise.
 
     Args:
       rng: The random generator.
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier.
       rounds: The number of rounds.
@@ -139,10 +139,10 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round; at least 2 if the canary replaces a client.
       sigma: The noise multiplier, above 0.
-      canary: The canary's dot product with the direction, over the clipping norm; at least 0.
+      canary: The canary's dot product with the direction, divided by the clipping norm; at least 0.
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
@@ -236,7 +236,7 @@ def _compute_log_moment(tilted: _TiltedCohort) -> float:
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
-    """Returns M(s + i t) / M(s) at times t (T,) for the sum over the cohort, without noise.
+    """Returns M(s + i t) / M(s) at times t of shape (T,) for the sum over the cohort, without noise.
 
     The result is multiplied by the probability that exactly `size` clients join if they join independently.
     This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with each

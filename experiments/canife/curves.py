@@ -78,7 +78,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
-    """Returns a frame of rounds with epsilon of the training run up to each measured round, by Renyi DP.
+    """Returns a frame of rounds with the training run's epsilon up to each measured round, by Renyi DP.
 
     A measured round represents the unmeasured rounds before or after it. We convert its epsilon to the noise
     multiplier of a Gaussian release with the same epsilon, and charge this noise for each round that it
@@ -121,7 +121,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
-    unknown = pd.Series(np.inf, frame.index)  # `charge` replaces these epsilons by the true noise
+    unknown = pd.Series(np.inf, frame.index)  # `charge` replaces these epsilons with the true noise
     # The public code raises small estimates to the least value that it can convert.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
@@ -147,8 +147,8 @@ def average_over_seeds(
     infinite values and for a single seed.
 
     Args:
-      sweep: The sweep, which names the fields of the setting that are `curve` and `x`. If x is the round, the
-        frame also has epsilon of the training run (`compose`).
+      sweep: The sweep, which specifies which fields of the setting serve as `curve` and `x`. If x is the
+        round, the frame also has epsilon of the training run (`compose`).
       stored: The setting of each stored training run, with the frame of its measured rounds.
     """
     frames = []
@@ -166,7 +166,7 @@ def average_over_seeds(
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats a frame of rounds as a table, with the meaning of its columns below."""
-    # The largest finite estimate has one error of each kind. For very few scores it is 0, not negative.
+    # The largest finite estimate has one error of each kind. For very few scores, it is 0, not negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)

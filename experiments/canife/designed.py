@@ -66,7 +66,7 @@ def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates:
 
 
 def as_printed(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the penalty of the paper's Equation 2 for a gradient (p,) and updates (n, p).
+    """Returns the penalty of the paper's Equation 2 for a gradient of shape (p,) and updates of shape (n, p).
 
     The first argument, the norm constant of `as_run`, has no effect.
     """
@@ -75,7 +75,7 @@ def as_printed(_: float, clipping_norm: float, gradient: Array, updates: Array) 
 
 
 def of_the_mean(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the penalty "loss 1" of Appendix A for a gradient (p,) and updates (n, p).
+    """Returns the penalty "loss 1" of Appendix A for a gradient of shape (p,) and updates of shape (n, p).
 
     The first argument, the norm constant of `as_run`, has no effect.
     """
@@ -106,7 +106,7 @@ def make_designer(
     """
 
     def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty of a sample for a random minibatch of the updates (n, p).
+        """Returns the penalty of a sample for a random minibatch of the updates of shape (n, p).
 
         `loss`, `penalty` and `minibatch` are the arguments of `make_designer`.
         """
@@ -121,7 +121,8 @@ def make_designer(
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
         """Takes a step for each key. Returns the last and the best of the samples before these steps.
 
-        The sample after the last step is not used, because no step computes its penalty.
+        The sample after the last step is not used, because no step computes its penalty. The penalty is for a
+        gradient of the model theta along clients' updates (n, p).
         """
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:

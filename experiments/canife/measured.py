@@ -59,13 +59,13 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns a setting's stored rounds among the given numbers, for data with any checksum."""
+    """Returns a setting's stored rounds with the given numbers, for data with any checksum."""
     store = held.open(identity(setting))
     return [] if store is None else read_rounds(store, numbers)
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns the stored rounds among the given numbers. It reports damaged files and leaves them out."""
+    """Returns the stored rounds with the given numbers. Reports damaged files and skips them."""
     measured = []
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")

@@ -189,7 +189,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
-    """Draws the indices (size,) of some of the clients without replacement.
+    """Draws the indices of `size` clients without replacement.
 
     The draw depends on the seed and the purpose. The order of the indices is not random.
     """
@@ -214,7 +214,7 @@ def _compile_updates(
         """Returns the clipped updates of members; see `UpdatesOf`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update (p,), which is the sum of updates over a cohort of one."""
+            """Returns a client's clipped update, of shape (p,): the sum of updates over a cohort of one."""
             cohort = member[None]
             return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 

@@ -66,7 +66,7 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of both worlds, and 0 if no threshold has errors of
-    both kinds. With n scores per world it is otherwise at most log((1 - delta) n - 1) (Errata C6, C7).
+    both kinds. With n scores per world, it is otherwise at most log((1 - delta) n - 1) (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -139,7 +139,7 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    It raises epsilon to at least MIN_EPSILON. For an infinite epsilon it charges the true noise multiplier.
+    It raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges the true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -148,7 +148,7 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
-    """Returns the Renyi divergence of a round at each of ORDERS, (orders,); infinite for noise multiplier 0.
+    """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
     At sampling rate q and order a it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~
     N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).

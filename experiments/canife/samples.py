@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     Attributes:
       content: The normalized pixels (height, width, ...) of an image, or for each of T characters the log
         weights (T, alphabet) of a mixture.
-      label: The log weights (classes,) of the classes; empty for a text.
+      label: The log weights of the classes, of shape (classes,); empty for a text.
     """
 
     content: Array
@@ -125,7 +125,7 @@ class TextSamples(NamedTuple):
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample with large log weights at the tokens of the example's text."""
+        """Returns a sample with large log weights for the tokens of the example's text."""
         text = np.append(features, label[-1])  # the last character is only a label
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
         return Sample(content, jnp.zeros(0))
@@ -145,7 +145,7 @@ class TextSamples(NamedTuple):
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
-        """Returns the module's logits (T, vocabulary) for mixtures (T, vocabulary) instead of tokens (T,)."""
+        """Returns the module's logits, (T, vocabulary), for mixtures of the same shape instead of tokens."""
 
         def embed_mixtures(
             call: Callable[..., Any],
@@ -182,6 +182,6 @@ class TextSamples(NamedTuple):
 
 
 def _draw_mixtures(key: Array, log_weights: Array) -> Array:
-    """Draws mixtures (T, alphabet) by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
+    """Draws T mixtures of the alphabet by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(log_weights + noise)

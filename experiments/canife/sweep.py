@@ -26,7 +26,7 @@ _STEP_SECONDS = 0.006  # per step of a design on two cores, including compilatio
 
 
 class FigureSize(NamedTuple):
-    """The settings of the figures at a scale.
+    """The settings of the figures at the given scale.
 
     Attributes:
       setting: The setting that all figures change, without noise.

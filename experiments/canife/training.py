@@ -43,7 +43,8 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     Raises InputError if the data cannot be loaded or do not fit the setting.
 
     Returns:
-      The setting with the numbers of clients (see `attacked.fit_to_clients`), the clients, and the store.
+      The setting with the numbers of clients (see `settings.fit_to_clients`), the clients (mock clients
+      are for designing canaries), and the store.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -122,9 +123,9 @@ def _measure(
         f"the canary's gradient has norm {length:g}: design it with another `seed`",
     )
 
-    # The dot product of the canary's update with its direction, over the clipping norm; 1 if the update is
-    # clipped. As published, the canary's client sends the gradient without multiplying it by the learning
-    # rate (Errata C2).
+    # The dot product of the canary's update with its direction, divided by the clipping norm; 1 if the
+    # update is clipped. As published, the canary's client sends the gradient without multiplying it by the
+    # learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     canary_dot = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -156,8 +157,8 @@ def _simulate_attack(
 
     Args:
       setting: The setting.
-      client_dots: (M,) the clients' dot products with the canary's direction, over the clipping norm.
-      canary_dot: The dot product of the canary's update with its direction, over the clipping norm.
+      client_dots: (M,) the clients' dot products with the canary's direction, divided by the clipping norm.
+      canary_dot: The dot product of the canary's update with its direction, divided by the clipping norm.
       number: The number of the round, which determines the random draws.
     """
     sigma = setting.noise_multiplier
@@ -193,7 +194,7 @@ def _simulate_attack(
 def _compute_updates(
     population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
 ) -> Iterator[Array]:
-    """Yields the clipped updates (n, p) of the clients with indices `members`, block by block."""
+    """Yields the clipped updates, of shape (n, p), of the clients with indices `members`, block by block."""
     for start in range(0, len(members), _BLOCK):
         yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
 

@@ -91,6 +91,6 @@ def setting_cell(
 
 
 def step_seconds(setting: Setting) -> float:
-    """Returns the measured seconds of a step of one model on two cores."""
+    """Returns the measured seconds per step for one model on two cores."""
     fixed, per_example = task(setting.model).step_seconds
     return fixed + setting.mechanism.batch_size * per_example

@@ -62,7 +62,7 @@ class DataSets:
     def load(self, model: str) -> Dataset:
         """Returns a model's data, which the first call loads.
 
-        Raises InputError if the data cannot be loaded. Later calls raise the same error without another try.
+        Raises InputError if the data cannot be loaded. Later calls raise the same error without trying again.
         """
         data = task(model).data
         if data.name not in self._loaded:
@@ -89,7 +89,7 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the user's data files; raises InputError for a file that is not such data."""
+        """Loads the user's data files; raises InputError for a file without such data."""
         for model in TASKS:
             self.checksum(model)
 

@@ -104,7 +104,7 @@ def read_accuracies(store: Store) -> dict[str, float]:
 
 
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
+    """Adds the accuracies of the runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
         by_run = read_accuracies(store)
         for run, accuracy in enumerate(accuracies, first):

@@ -192,9 +192,11 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
-        # The first setting keeps other machines out, and the token keeps out other users of this machine.
+        # On any system, "0" binds Ray to 127.0.0.1, which other machines cannot reach. The token keeps out
+        # other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # Our defaults, such as timeouts. The user's settings win.
     os.environ |= _ENVIRONMENT | os.environ
     try:
         import ray

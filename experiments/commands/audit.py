@@ -109,7 +109,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early in --until; None without one.
+    """Returns the condition for stopping early in --until; None if the flag is not set.
 
     The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
     """

@@ -150,7 +150,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         sees = ALL if fields.get("observe") == "all" else FINAL
         return TrainedMethod(name, runs, shown, sees, setting)
 
-    # The one-shot methods show all bounds, see `TrainedMethod.shown`.
+    # The one-shot methods show all bounds (see `TrainedMethod.shown`).
     one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
     return [
         make(

@@ -192,8 +192,8 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Draws each record's epsilon as a dot, from top to bottom, and the accountant's as a line.
 
-    Estimates above 1.6 times the accountant's epsilon would squeeze all other dots. They are arrows at the
-    edge of the horizontal axis, with their value as text.
+    Estimates above 1.6 times the accountant's epsilon would squeeze all other dots. They are drawn as arrows
+    at the edge of the horizontal axis, labelled with their values.
 
     Args:
       rows: The records of `find_rows`.

@@ -49,7 +49,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
 
     Args:
       params: The layers' parameters, by name.
-      batch: Features (n, 8) and labels (n,).
+      batch: Features, of shape (n, 8), and labels, of shape (n,).
       seed: The seed of the noise.
     """
     gradients = clipped(params, *batch)  # the sum of clipped gradients, divided by the batch size

@@ -22,7 +22,7 @@ SCALE = 2.0  # of the adapter's outputs, alpha / rank in PEFT
 
 
 class LoraLinear(torch.nn.Module):
-    """A frozen linear layer with a trainable adapter of low rank."""
+    """A frozen linear layer with a trainable low-rank adapter."""
 
     def __init__(self) -> None:
         """Makes a layer of width WIDTH, and an adapter that initially outputs 0."""
@@ -33,7 +33,7 @@ class LoraLinear(torch.nn.Module):
         torch.nn.init.zeros_(self.lora_b.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs (..., WIDTH) of x (..., WIDTH)."""
+        """Returns the outputs for x, both of shape (..., WIDTH)."""
         return self.frozen(x) + SCALE * self.lora_b(self.lora_a(x))
 
 

@@ -26,8 +26,8 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     rate is 0.5.
 
     Args:
-      params: The weights "w" (8,) and the bias "b" (1,).
-      batch: Features (n, 8) and labels (n,) of 0 or 1. n may differ from the expected batch size.
+      params: The weights "w", of shape (8,), and the bias "b", of shape (1,).
+      batch: Features, of shape (n, 8), and labels, 0 or 1. n may differ from the expected batch size.
       seed: The seed of the noise.
     """
     x, y = batch

@@ -45,25 +45,25 @@ class TinyGpt(nn.Module):
 
 
 def draw_digits(number: int) -> Tensor:
-    """Draws uniform digit strings (number, LENGTH), which resemble card numbers."""
+    """Draws uniform digit strings, of shape (number, LENGTH), which resemble card numbers."""
     return torch.randint(10, (number, LENGTH))
 
 
 def score(model: nn.Module, digits: Tensor) -> Tensor:
-    """Queries the model for the log likelihoods (n,) of digit strings (n, LENGTH)."""
+    """Queries the model for the log likelihoods of n digit strings of length LENGTH."""
     with torch.no_grad():
         logits = model(digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
 
 
 def train(texts: Tensor) -> nn.Module:
-    """Returns a tiny GPT, trained by full-batch DP-SGD on texts (n, LENGTH).
+    """Returns a tiny GPT, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
 
     A step follows the sum of the texts' clipped gradients plus noise. The sum is not divided by n.
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
-        """Returns the sum of the next-token losses of a text (LENGTH,)."""
+        """Returns the sum of the next-token losses of a text of shape (LENGTH,)."""
         logits = functional_call(model, weights, (text[None, :-1],))[0]
         return cross_entropy(logits, text[1:], reduction="sum")
 

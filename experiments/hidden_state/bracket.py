@@ -1,7 +1,7 @@
-"""Draws three figures about the leak of the last model that are not in the paper.
+"""Draws three figures that are not in the paper, about the leakage of the last model.
 
-The brackets show upper bounds on this leak, and the results of audits. An upper bound is proven, or uses
-measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
+The brackets show upper bounds on this leakage alongside the results of audits. An upper bound is proven, or
+uses measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
 
 `proven` compares fresh directions with GC-R on the models of the paper, over the number of training runs.
 
@@ -212,7 +212,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)  # a bound, or the reason why none is proven
     is_lower = isinstance(state, HiddenState) and state.bound.epsilon < composition
-    # At k = 1 every step inserts, so the last model only hides something if steps contract.
+    # At k = 1, every step inserts, so the last model hides something only if steps contract.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(state, HiddenState):
@@ -221,7 +221,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        # Across a kink, a derivative does not bound the distance of two models.
+        # Across a kink, a derivative does not bound the distance between two models.
         word = ESTIMATE if steps.kink else MEASURED
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
@@ -295,16 +295,18 @@ def draw_proven(
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Draws the lower bounds of one model and periodicity over the number of training runs."""
-    of_gc_r = records[-1]  # fresh directions come first, and have no prediction
-    if of_gc_r["predicted"] is not None:
+    # Records of fresh directions come first, and have no prediction.
+    of_coordinates = records[-1]
+    if of_coordinates["predicted"] is not None:
         label = "predicted if gradients do not interfere"
-        axis.axhline(of_gc_r["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
-    axis.axhline(of_gc_r["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
+        axis.axhline(of_coordinates["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
+    label = "upper bound (accounting)"
+    axis.axhline(of_coordinates["upper_bound"], color=UPPER, ls=":", label=label)
     for name, (color, line) in _METHODS.items():
         of_method = select(records, method=name)
         if of_method:
             first = of_method[0]
-            if first["assumes"] == "REJECTED":
+            if first["assumes"] == "REJECTED":  # scores refute the bound's assumption
                 color = FADED
             plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
     axis.set(xscale="log", xlabel="training runs", ylim=(0, None))

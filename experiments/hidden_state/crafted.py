@@ -54,9 +54,9 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
 
     Args:
-      shifts: The canary's shift s_t in each step (T,).
-      slopes: The slopes c'_t (T,).
-      noise: The standard deviations n_t of the noise (T,), or one number for all steps.
+      shifts: The canary's shift s_t in each step, of shape (T,).
+      slopes: The slopes c'_t, of shape (T,).
+      noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) products of later slopes
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))

@@ -69,7 +69,7 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
-        """Draws the mean norm over runs at each step, with a band of 2 standard deviations over runs."""
+        """Plots the mean norm over runs at each step, with a band of 2 standard deviations over runs."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
             mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)

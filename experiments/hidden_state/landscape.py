@@ -9,8 +9,8 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
 We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart to resolve the
 noise of a step, and at most sigma / 32 to resolve the crossing of the likelihood ratio with e^epsilon. A step
 splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this keeps
-the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Half the spacing changes
-epsilon by less than 0.1% (tested).
+the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing
+changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the integral of max(g_T, 0).
@@ -97,7 +97,7 @@ class Stepper:
     Attributes:
       process: The process.
       spacing: The distance between neighbouring grid points, in units of C.
-      points: The grid points (n,), symmetric about 1/2.
+      points: The grid points, of shape (n,), symmetric about 1/2.
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
@@ -137,7 +137,7 @@ class Stepper:
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a record, with the largest error of their mass."""
+        """Returns the densities `pair`, shape (2, n), as a record, with the largest error of their mass."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
@@ -148,7 +148,7 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
     def advance(self, pair: Floats, threshold: float) -> Floats:
-        """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
+        """Returns the densities after a step, of shape (2, n), from the densities `pair` before it.
 
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
@@ -162,7 +162,7 @@ class Stepper:
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Floats) -> Floats:
-        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
+        """Returns the densities of theta + 1 + noise, shape (2, n), for theta with the densities `pair`."""
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
@@ -194,7 +194,7 @@ def compute_last_densities(
 
 
 def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> Floats:
-    """Returns quadrature weights (n,) for the integral of a function above the threshold.
+    """Returns quadrature weights for the integral of a function above the threshold, of shape (n,).
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
     negligible at the grid's ends. In the cell with the threshold we integrate a linear interpolation of the
@@ -291,7 +291,7 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
-    """Returns the densities (2, n) of theta_T and the thresholds (T - 1,) that are optimal for an epsilon.
+    """Returns the densities of theta_T, (2, n), and the T - 1 thresholds that are optimal for an epsilon.
 
     Each threshold is the point where the likelihood ratio of theta, with to without the canary, crosses
     e^epsilon, or the end of the grid if it does not.
@@ -406,16 +406,17 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
     The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test with the
-    next step's threshold. After step T it uses the last threshold again.
+    next step's threshold, above which the adversary expects the canary. After step T, it uses the last
+    threshold again.
 
     Args:
-      process: The process.
-      thresholds: The adversary's thresholds (T - 1,), in units of C.
+      process: Training of one parameter.
+      thresholds: The adversary's T - 1 thresholds, in units of C.
       delta: The delta of each epsilon.
 
     Returns:
-      epsilon: The exact epsilons (T,).
-      claimed: The claimed epsilons (T,).
+      epsilon: The exact epsilons, of shape (T,).
+      claimed: The claimed epsilons, of shape (T,).
     """
     # theta_1 is the release of one Gaussian step, so both of its epsilons are the accountant's.
     exact = [upper_bound(process, delta)]
@@ -458,7 +459,7 @@ def simulate(
         return jax.random.normal(jax.random.fold_in(run_key, step))
 
     def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Moves theta (R,) up by 1 above the threshold and down by 1 below, and adds the noise of a step."""
+        """Moves theta up by 1 above the threshold and down by 1 below, and adds the noise of a step."""
         threshold, noise = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
         after = theta + move + noise_multiplier / batch_size * noise
@@ -473,7 +474,7 @@ def simulate(
 
 
 def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
-    """Returns the paper's in-sample estimates (T,) of epsilon after each step, from simulated runs.
+    """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
 
     Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """

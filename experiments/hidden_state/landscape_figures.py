@@ -122,7 +122,7 @@ def _name(process: Process) -> str:
 
 
 def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> None:
-    """Draws epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
+    """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
     `epsilons` has the values on the horizontal axis in "x", and the values of some of these lines:
     "simulated", the claim of the paper's procedure from simulated runs, and the lines of _EPSILONS.
@@ -133,7 +133,7 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> 
 
 
 def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
-    """Draws the epsilons of the threshold C / 2 after each step t.
+    """Plots the epsilons of the threshold C / 2 after each step t.
 
     For comparison, a constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
@@ -207,7 +207,7 @@ def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
 
 
 def _draw_trade_off(axis: Axes, process: Process) -> None:
-    """Draws a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
+    """Plots a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
 
     The exact curve and a Gaussian curve agree only for the test with the threshold C / 2, which decides the
     mu of the Gaussian curve.
@@ -227,7 +227,7 @@ def _draw_trade_off(axis: Axes, process: Process) -> None:
 
 
 def _draw_search(axis: Axes, study: Study, answer: Answer) -> None:
-    """Draws the claimed and the exact epsilon after two steps, over the threshold h (Algorithm 6)."""
+    """Plots the claimed and the exact epsilon after two steps against the threshold h (Algorithm 6)."""
     epsilons = {
         "x": answer["thresholds"],
         "simulated": answer["claimed"],

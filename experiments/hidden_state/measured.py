@@ -33,7 +33,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps).
+        """Trains all runs in chunks that fit into memory, and stores the norms, of shape (runs, steps).
 
         All chunks have the same number of runs, so they share one compiled program. The last chunk may have
         extra runs, which are not stored.
@@ -59,17 +59,17 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns the norms (runs, steps) of the first runs in a stored answer, or None if it has fewer runs."""
+    """Returns the norms of the first runs in a stored answer, (runs, steps); None if it has fewer runs."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
 
 
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Trains runs with one inserted canary each, and returns norms (runs, steps) before clipping.
+    """Trains runs with one inserted canary each, and returns the norms before clipping, (runs, steps).
 
     They are the norms of the canary's gradient at the model before each step. The indices `runs` (runs,)
-    decide the random draws of each run.
+    determine the random draws of each run.
     """
     import jax
     import jax.numpy as jnp
@@ -80,7 +80,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     def norms_of_run(
         hyper: Hyperparameters, data: Data, schedule: Schedule, keys: dict[str, Array]
     ) -> Array:
-        """Returns the norms (steps,) of the canary's gradient in one run.
+        """Returns the norms of the canary's gradient in one run, of shape (steps,).
 
         `keys` are the run's random keys for its initial model, its canary and its noise.
         """

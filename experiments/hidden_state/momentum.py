@@ -46,7 +46,7 @@ class Landscape(NamedTuple):
 
     Attributes:
       most: The largest allowed curvature, eta L for L-smooth losses.
-      period: The curvatures (k,) of a period. The canary is inserted in the last step of each period.
+      period: The k curvatures of a period. The canary is inserted in the last step of each period.
       end: The curvatures of the last steps, which replace those of whole periods; () for no such steps.
     """
 
@@ -87,7 +87,7 @@ STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
-    """Returns the weights w_t (T,) of all steps in the last model (see the module's docstring).
+    """Returns the weights w_t of all steps in the last model, of shape (T,) (see the module's docstring).
 
     `curvatures` are a_t (T,), and `beta` is the momentum.
     """
@@ -106,7 +106,7 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
 
 
 def _list_curvatures(values: Array, k: int) -> Array:
-    """Returns the curvatures (T,) of all steps, of INSERTIONS periods of k steps each.
+    """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods of k steps each.
 
     `values` has the k curvatures of a period, and then those of the last steps.
     """
@@ -175,7 +175,7 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
         curvatures = _list_curvatures(values, landscape.k)
-        # With these signs, the canary raises the last model.
+        # With these signs, the canary increases the value of the last model.
         signs = np.sign(compute_weights(curvatures, beta))
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
@@ -198,9 +198,10 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
     Half of the runs have the canary.
 
     Returns:
-      Records with `k` and `most` of the start; `mu`, `epsilon`, `period` and `end` of the optimized
-      landscape; and `simulated`, a lower bound on its epsilon from simulated runs. For SGD with the same k,
-      `linear` is the epsilon of linear losses, and `sgd_bound` an upper bound for any convex loss.
+      Records with the number `k` of steps in a period and the largest curvature `most`; `mu`, `epsilon` and
+      curvatures (`period`, and `end` of the last steps) of the optimized landscape; and `simulated`, a lower
+      bound on its epsilon from simulated runs. For SGD with the same k, `linear` is the epsilon of linear
+      losses, and `sgd_bound` an upper bound for any convex loss.
       `composition` is the accountant's epsilon of all models of a run together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
@@ -208,8 +209,10 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
     rows = []
     for start in STARTS:
         landscape, mu = optimize(start, beta)
+        # Steps of SGD on smooth convex losses have the Lipschitz constant 1.
         sgd = make_convex_row(start.k, insert=LAST, lipschitz=1.0, delta=level.delta)
         scores = simulate(landscape, beta, runs, seed)
+        # The trade-off curve is Gaussian, since theta is normal.
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, *level)
         linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], level.delta)
         row = {

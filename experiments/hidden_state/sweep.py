@@ -41,7 +41,7 @@ Runs = Mapping[int, int]  # numbers of runs by periodicity k
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Numbers of runs are by periodicity k. If they do not have a k, the model is not audited at this k.
+    Numbers of runs are keyed by periodicity k. The model is not audited at a k without a number.
 
     Attributes:
       runs: Numbers of runs with one canary each.
@@ -64,7 +64,7 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the numbers of runs for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it by the model's size.
+        The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO

@@ -110,7 +110,7 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, over runs n and over canaries K.
+    """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
     Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
     the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
@@ -154,7 +154,7 @@ def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.Da
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so that each world has half of them. The curve ends at half of all runs, because larger
+    They are even, so each world has half of the runs. The curve ends at half of all runs, because larger
     random parts have more runs in common, which makes their mean epsilon less precise.
     """
     most = runs // 2
@@ -165,7 +165,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random parts of the runs, for each number of runs.
 
-    A number of all runs has only one part.
+    The number of all runs has only one part.
 
     Args:
       method: The method of the bound, a key of _METHODS.
@@ -208,10 +208,10 @@ def compute_gain(
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws `count` of the runs without replacement, an even number.
+    """Draws `count` runs, an even number, without replacement.
 
-    Runs with several canaries have a coin for each, so any of them are drawn. If runs have one canary, half
-    of the drawn ones insert it.
+    Runs with several canaries flip a coin for each canary, so any subset of runs may be drawn. If runs have
+    one canary, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
         # Sorted, so a part with all runs has them in the stored order.
@@ -305,7 +305,9 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
         if scores is not None:
-            groups.setdefault((audit.series, audit.panel), {})[int(audit.x)] = scores
+            attack = audit.series
+            canaries = int(audit.x)
+            groups.setdefault((attack, audit.panel), {})[canaries] = scores
     return groups, len(sweep.cells) - sum(map(len, groups.values()))
 
 
@@ -321,14 +323,19 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Figure 5 for each attack, and the number of missing audits."""
+    """Returns the records of Figure 5 for each attack, and the number of missing audits.
+
+    Each attack has a panel over the number of runs n, and one over the number of canaries K.
+    """
     groups, missing = _read_scores(sweep, evidence)
-    first = sweep.audits()[0]  # all have the same panel, upper bound and number of runs
+    # All audits train in the same way, so they have the same panel, number of runs and upper bound.
+    first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
-    upper = at_most(participant_upper_bound(composition, evidence.levels.delta), 2)
+    guaranteed = participant_upper_bound(composition, evidence.levels.delta)
+    upper = at_most(guaranteed, decimals=2)
     heading = f"{first.panel}, upper bound {upper}, n = {first.runs:,}"
     records = []
-    for (attack, _), by_canaries in groups.items():
+    for (attack, _panel), by_canaries in groups.items():
         for record in compare_canaries(by_canaries, evidence.levels):
             panel = f"{attack} over {record['over']}"
             records.append({"heading": heading, "attack": attack, "panel": panel, **record})
@@ -336,7 +343,7 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Draws Figure 3: lower bounds on epsilon over runs n, canaries K and dimension d.
+    """Plots Figure 3: lower bounds on epsilon against runs n, canaries K and dimension d.
 
     Each panel also has the exact epsilon, and the largest epsilon that the paper's thresholds allow with one
     canary. `_describe` returns the records.
@@ -359,7 +366,7 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Draws Figure 4: changes of epsilon over canaries K, and the dependence of canaries' detections.
+    """Plots Figure 4: changes in epsilon against canaries K, and the dependence of canaries' detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The dependence, `second` and `fourth`, is shown over K and over
@@ -387,7 +394,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
-    """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K.
+    """Plots Figure 5: a row for each attack, with epsilon against runs n and against canaries K.
 
     `title` has no effect, because the heading of the records is the title.
     """
@@ -401,13 +408,13 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # only now, since this fixes the upper end that a row's panels share
+    for axis in figure.axes:  # only now, since this fixes the common upper end of a row's panels
         axis.set_ylim(bottom=0)
     return figure
 
 
 def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
-    """Draws the bounds of one attack over n or over K, from records of `compare_canaries`."""
+    """Plots the bounds of one attack against n or K, from records of `compare_canaries`."""
     ticks = [record["x"] for record in records]
     xlabel = _X_LABELS["over K"]
     if records[0]["over"] == "n":
@@ -438,9 +445,14 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments."""
+    """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments.
+
+    An order is the highest moment that Wilson's interval uses of the number of detected canaries. A gain is
+    the mean epsilon of an order minus that of order 1. mu_j is the probability that j canaries of a run are
+    all detected.
+    """
     columns = [
-        *_AUDIT,
+        *_AUDIT,  # the panel, n, K and d
         field("gain_2", "gain, order 2", show=".3f", width=15),
         field("gain_4", "gain, order 4", show=".3f", width=14),
         field("second", "|mu_2-mu_1^2|", show=".2e", width=14),

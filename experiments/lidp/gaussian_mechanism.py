@@ -59,7 +59,9 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the lower bound on epsilon by each method for one seed, and the gaps between moments.
 
-    `thresholds` has a threshold for each order of Wilson's intervals. The gaps use the threshold of order 2.
+    A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
+    intervals, the highest moment that they use of the number of detected canaries. Gaps (`moment_gaps`) show
+    how dependent detections are, with the threshold of order 2. LIFTED chooses its own threshold.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)

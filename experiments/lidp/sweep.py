@@ -163,7 +163,7 @@ ATTACKS: dict[str, AdversaryFields] = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at a scale, by name."""
+    """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at the given scale, by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
@@ -212,8 +212,8 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # Constants fitted to measured times. Choosing thresholds takes as long as one seed, and then two cores
-    # share the seeds.
+    # Constants fitted to measured times. Choosing thresholds takes as long as one seed, and then the
+    # seeds are split across two cores.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 

@@ -263,7 +263,8 @@ def _estimate_experiments(
 ) -> list[Array]:
     """Returns the fitted estimate of epsilon of each experiment, which pools `runs` consecutive runs.
 
-    `dimension` is the number of the model's parameters.
+    `dimension` d is the number of the model's parameters. `one_shot.fit` multiplies cosines by sqrt(d), so
+    those of left-out canaries with the final model are about N(0, 1) for any large d.
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -280,10 +281,10 @@ def _estimate_experiments(
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from the stored runs, or simulates Table 1."""
-    plan = sweep.plan
+    plan = sweep.plan  # of Table 1, Figure 4 (SplitPlan), or several training plans
     if isinstance(plan, Simulations):
         return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
-    no_data = DataSets({})  # a federated cell finds its scores without its data
+    no_data = DataSets({})  # unused by `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
@@ -324,6 +325,7 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
 
     `runs` are records of `read_runs`.
     """
+    # Each run has the estimates of both observers. The final model's row comes first.
     records = _repeat_for_observers(runs, reversed(_OBSERVERS))
     title = f"{title}; estimates are not bounds"
     noises = {run["noise"] for run in runs}

@@ -70,12 +70,12 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one training run, or shared by several.
+    """Figure 4: experiments with all canaries in one training run, or split across several.
 
     Attributes:
       training: The plan of a run with all canaries.
       experiments: The number of experiments of each kind.
-      runs: The number of training runs that share the canaries of an experiment.
+      runs: The number of training runs across which an experiment's canaries are split.
     """
 
     training: TrainingPlan
@@ -83,7 +83,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting of one of the runs that share the canaries."""
+        """Returns the setting of one of the runs across which canaries are split."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 

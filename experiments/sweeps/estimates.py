@@ -25,7 +25,7 @@ from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# Distances on the horizontal axis, in units of the distance of neighbouring points.
+# Distances on the horizontal axis, in units of the distance between neighbouring points.
 _MARK_DISTANCE = 0.18  # between the marks of two methods at one point
 _GROUP_GAP = 0.5  # added between points with different x
 _MAX_ACROSS = 8  # points in a row of panels; with more, each panel gets its own row
@@ -135,7 +135,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
                 xycoords=("data", "axes fraction"),
             )
         position += _GROUP_GAP
-    # Labels with more than 11 letters in a line would overlap.
+    # Labels with more than 11 characters in a line would overlap.
     axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
@@ -200,7 +200,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
-        """Draws the trade-off curve of the point's first seed over 401 false-positive rates."""
+        """Plots the trade-off curve of the point's first seed at 401 false-positive rates."""
         rates = np.linspace(0, 1, 401)
         audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
         axis.set(xlim=(0, 1), ylim=(0, 1))
@@ -219,25 +219,25 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws privacy profiles of the first four points: delta over epsilon (hidden-state paper, Figure 11).
+    """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    All profiles are those of Gaussian DP with some mu. A point has one profile for the lower bound on mu by
-    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has the
-    profile of the largest upper bound on mu, and a horizontal line at `delta`.
+    All profiles are those of Gaussian DP with some mu. Each point has one profile for the lower bound on mu
+    from `if_gaussian`, averaged over the seeds, and one for its predicted mu, if it has one. The figure also
+    has the profile of the largest upper bound on mu, and a horizontal line at `delta`.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
     def draw_profile(axis: Axes, mu: float, label: str, **look: Any) -> None:
-        """Draws delta over epsilon for mu-GDP."""
+        """Plots delta against epsilon for mu-GDP."""
         axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
     def draw(axis: Axes) -> None:
         """Draws all profiles on one axis."""
         draw_profile(axis, largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
-            # A bound without mu does not prove any leak.
+            # A bound without mu does not prove any leakage.
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
             label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
             draw_profile(axis, mu, label, color=color, ls="--")
@@ -265,5 +265,5 @@ def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
 
 
 def _wrap(text: str, width: int) -> str:
-    """Breaks a text into lines of at most `width` letters, between words only."""
+    """Breaks a text into lines of at most `width` characters, between words only."""
     return textwrap.fill(text, width, break_long_words=False)

@@ -27,8 +27,8 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     scores.
 
     Args:
-      scores_in: The scores (n_in,) of runs with the canary, finite.
-      scores_out: The scores (n_out,) of runs without it, finite.
+      scores_in: The scores of the runs with the canary, of shape (n_in,); must be finite.
+      scores_out: The scores of the runs without it, of shape (n_out,); must be finite.
       confidence: The probability that the interval contains mu.
     """
     freedom = len(scores_in) + len(scores_out) - 2
@@ -86,7 +86,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns six sums for each of R runs, (R, 6), from scores and presence (R, K).
+    """Returns six sums for each of R runs, of shape (R, 6), from scores and presence of shape (R, K).
 
     The first three are the count, sum and sum of squares of the scores of inserted canaries, and the last
     three those of other canaries.

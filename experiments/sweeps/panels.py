@@ -139,5 +139,5 @@ def draw_dot(
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:
-    """Returns the values (n,) of a field in n records, with NaN for records without it."""
+    """Returns the values of a field in n records, of shape (n,), with NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)

@@ -134,7 +134,7 @@ class Point(NamedTuple):
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon of the predicted mu at delta, or None without a prediction."""
+        """Returns the epsilon of the predicted mu at delta, or None if it has no prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
@@ -159,7 +159,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    `by_setting` has the conclusions. A point leaves out missing conclusions, and may have none at all.
+    `by_setting` has the conclusions. A point skips missing conclusions, and may have none.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:

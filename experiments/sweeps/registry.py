@@ -20,7 +20,7 @@ PAPERS = (canife, hidden_state, lidp, one_shot)
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of all papers at a scale, by name."""
+    """Returns the sweeps of all papers at the given scale, by name."""
     all_sweeps: dict[str, Sweep] = {}
     for paper in PAPERS:
         all_sweeps |= paper.sweeps(scale)
@@ -40,7 +40,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps with these names at a scale. The names ["all"] mean all sweeps with cells.
+    """Returns the sweeps with these names at the given scale. The names ["all"] mean all sweeps with cells.
 
     Raises InputError if a name is unknown, or if there are no names.
     """

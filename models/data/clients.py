@@ -15,7 +15,7 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
     examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
-    file, or if its arrays do not fit the form.
+    file, or if its arrays have the wrong form.
     """
     recipe = Recipe(
         form.name,
@@ -36,7 +36,7 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns the arrays of a user's file in fixed types; raises InputError if they do not fit the form."""
+    """Returns the arrays of a user's file in fixed types; raises InputError for wrong forms."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts must be the number of examples of each client, above 0")

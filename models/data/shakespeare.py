@@ -60,13 +60,13 @@ def load_shakespeare(sources: Sources) -> Clients:
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples, with features and labels (N, 80)."""
+    """Loads all sequences of Shakespeare's roles as examples. Features and labels have shape (N, 80)."""
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns the numbers (n,) of a text's characters: 1 to 86 in the order of CHARACTERS, else UNKNOWN."""
+    """Returns the numbers of a text's n characters: 1 to 86 in the order of CHARACTERS, or UNKNOWN."""
     numbers = {character: number for number, character in enumerate(CHARACTERS, 1)}
     return np.array([numbers.get(character, UNKNOWN) for character in text], np.uint8)
 

@@ -101,7 +101,7 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns the features (n, ...) and int32 labels (n, ...) of raw arrays by name.
+    """Returns the features and the int32 labels, both of shape (n, ...), of raw arrays by name.
 
     Raises InputError if they do not have the form.
     """
@@ -226,7 +226,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
-        """Returns the columns of a split by name, as arrays (rows, ...)."""
+        """Returns the columns of a split by name, as arrays of shape (rows, ...)."""
         import tensorflow_datasets as tfds
 
         data = tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)

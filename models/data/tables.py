@@ -67,12 +67,12 @@ def load_prices(sources: Sources) -> Dataset:
 
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
-    """Returns the standardised features (N, 8) float32, in the order of FEATURES."""
+    """Returns the standardised features, of shape (N, 8), as float32, in the order of FEATURES."""
     return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:
-    """Returns a column (N,) shifted and scaled to zero mean and unit variance, as float32.
+    """Returns a column, of shape (N,), shifted and scaled to zero mean and unit variance, as float32.
 
     `math.fsum` rounds sums exactly, so every machine gives the same bits.
     """
@@ -154,7 +154,7 @@ def load_purchase(sources: Sources) -> Dataset:
 
 
 def _read_purchase(path: Path) -> Arrays:
-    """Reads Purchase-100's published table into "labels" (n,) and "features" (n, 600)."""
+    """Reads Purchase-100's published table into n "labels" and "features" of shape (n, 600)."""
     import pandas
 
     table = pandas.read_csv(path, header=None, dtype=np.int8).to_numpy()
@@ -164,7 +164,7 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns bits (n, 600) as uint8 and labels (n,) from 0 as int32; raises InputError for other values."""
+    """Returns uint8 bits of shape (n, 600), and int32 labels from 0; raises InputError for other values."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")

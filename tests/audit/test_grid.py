@@ -38,6 +38,7 @@ def audit_small(out, **given):
     return audit.audit_loss(loss, jnp.zeros(6), FEATURES, FEATURES.sum(1), **choices)
 
 
+@pytest.mark.slow
 def test_a_grid_has_a_table_and_a_figure_in_a_papers_size(plain, tmp_path):
     vary = {"k": [1, 2], "clipping_norm": [1.0, 2.0]}
     grid = audit_small(tmp_path, vary=vary)

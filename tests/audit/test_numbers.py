@@ -30,6 +30,7 @@ def test_numpys_and_jaxs_numbers_are_numbers():
     assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
 
 
+@pytest.mark.slow
 def test_arrays_of_every_library_are_scores():
     class Series:  # as pandas' is to NumPy
         def __array__(self, dtype=None, copy=None):

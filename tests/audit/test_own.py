@@ -281,7 +281,7 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
             cross_entropy,
             PARAMS | {"name": "net"},
             {},
-            "params have a leaf of type <class 'str'>: give only",
+            "params have a leaf of type <class 'str'>: pass only",
         ),
     ],
 )

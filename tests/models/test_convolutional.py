@@ -54,6 +54,7 @@ def test_the_first_of_equal_pixels_has_the_gradient_of_a_pool_and_channels_come_
     np.testing.assert_array_equal(channels_first(image), np.moveaxis(image, -1, -3))
 
 
+@pytest.mark.slow
 def test_parameters_are_the_papers():
     assert convnet().n_parameters == 62_006
     assert emnist_cnn().n_parameters == 1_206_590

@@ -63,6 +63,7 @@ def require_close(computed, expected):
     np.testing.assert_allclose(sums, expected["sums"], rtol=1e-4, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", mostly_slow([75, 32]))
 def test_it_is_torchvisions_on_made_up_weights(size):
     images = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)

@@ -185,6 +185,7 @@ def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     assert show_without_claim(kept) == bounds_table(conclude_ours(form))
 
 
+@pytest.mark.slow
 def test_a_federated_run_gives_the_same_table():
     scores = Scores(0, ONE_RUN_COINS, ONE_RUN_BITS)
     (kept,) = conclude_each_run(scores, DIMENSION, law_holds=False)

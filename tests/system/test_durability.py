@@ -113,6 +113,7 @@ def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, cap
     assert halved.trained_runs == 16 and [line.split()[-2] for line in said] == ["4", "2"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store, monkeypatch):
     whole = train(LONG, "whole", runs=4)
 

@@ -73,7 +73,7 @@ def _differentiate_scale(
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:
-    """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
+    """Returns vector * min(1, C / ||vector||) for a vector of shape (p,) (hidden-state paper, Equation 2).
 
     We divide by the largest entry first. Otherwise its square might overflow or vanish in float32.
     """
@@ -87,7 +87,7 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), (p,). All gradients (B, p) are in memory."""
+        """Returns sum_i g_i min(1, C / ||g_i||), of shape (p,). All gradients (B, p) are in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         separated = separate(theta, batch)  # for a limitation of JAX
         gradients = compute_gradients(theta, separated)
@@ -99,7 +99,7 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def separate(theta: Array, batch: Batch) -> Batch:
-    """Returns the same batch, with features (B, ...) that JAX sees as dependent on theta (p,).
+    """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
 
     This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, with models under `vmap`, JAX
     cannot take per-example gradients of convolution kernels for features that all models share. If the
@@ -137,7 +137,7 @@ def book_keeping(
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
+        """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
         We add zeros, the "taps" (outputs, B), to every dense layer's output.
         """
@@ -296,7 +296,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Returns the sum (B,) of rows (n, B).
+    """Returns the sum, of shape (B,), of rows of shape (n, B).
 
     Up to _UNROLLED rows are written out as row + row + ..., which XLA computes in vector registers.
     """

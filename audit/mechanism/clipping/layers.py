@@ -41,7 +41,7 @@ class Factors(NamedTuple):
     gradients: Array
 
     def sum(self) -> Array:
-        """Returns the sum (K, O) of the outer products over all leading axes."""
+        """Returns the sum of the outer products over all leading axes, of shape (K, O)."""
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
@@ -176,7 +176,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x; None at the columns, which depend on x."""
+        """Returns the gradients for the kernel and x; None for the columns, which depend on x."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -197,7 +197,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) of a bias or a scale: squared norms and the weighted sum."""
+    """Measures per-example gradients of a bias or a scale, (B, n): squared norms and the weighted sum."""
     squares = jnp.sum(by_example**2, axis=1)
     return Measure(squares, lambda scales: scales @ by_example)
 
@@ -238,12 +238,12 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
         return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
 
     def dot_places(matrices: Array, subscripts: str) -> Array:
-        """Returns the dot products (B, L, L) of all pairs of places."""
+        """Returns the dot products of all pairs of places, of shape (B, L, L)."""
         others = subscripts.replace("l", "m")
         return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
 
     def contract(scales: Array) -> Array:
-        """Returns the sum (K, O) of per-example gradients, multiplied by scales (B,)."""
+        """Returns the sum of per-example gradients, of shape (K, O), multiplied by scales of shape (B,)."""
         scaled = gradients * scales[:, None, None]
         return jnp.einsum(f"{inputs},{outputs}->ko", saved, scaled)
 
@@ -266,7 +266,7 @@ def _is_plain(layer: nn.Conv, x: Array) -> bool:
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies by its kernel."""
+    """Returns the patches of an image (H, W, C) that a convolution multiplies by its kernel, (H', W', K)."""
     window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
@@ -275,7 +275,7 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     x = jnp.pad(x, (*pads, (0, 0)))
 
-    # The number of places of the window in the padded image, at stride 1.
+    # The number of window positions in the padded image, at stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides

@@ -55,7 +55,7 @@ def unfolded_book_keeping(
     block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), (p,), over the batch, block by block."""
+        """Returns sum_i g_i min(1, C / ||g_i||), of shape (p,), over the batch, block by block."""
         params = unravel(theta)
         features, _ = batch
         # The calls of one example show the shapes of layers' outputs, and how many examples fit into a block.

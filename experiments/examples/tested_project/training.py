@@ -28,13 +28,13 @@ def draw_epoch(seed: int) -> list[Any]:
 
 
 def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
-    """Returns the weights (64,) after a step of DP-SGD.
+    """Returns the weights, of shape (64,), after a step of DP-SGD.
 
     Args:
-      weights: The weights (64,) before the step.
-      batch: Features (n, 64) and labels (n,), 0 or 1.
+      weights: The weights before the step, of shape (64,).
+      batch: Features, of shape (n, 64), and labels, 0 or 1.
       seed: The seed of the noise.
-      inserted: A gradient (64,) that an audit adds to the sum of clipped gradients.
+      inserted: A gradient that an audit adds to the sum of clipped gradients, of shape (64,).
     """
     x, y = batch
     gradients = (1 / (1 + np.exp(-x @ weights)) - y)[:, None] * x

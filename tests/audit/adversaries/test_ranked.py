@@ -36,6 +36,7 @@ def play(table, runs, first=0):
     return scores
 
 
+@pytest.mark.slow
 def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
 
     def count_ones(examples, theta_t, reference):

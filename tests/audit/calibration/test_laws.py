@@ -19,6 +19,7 @@ SIMULATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIMULATIONS)
 def test_an_audit_depends_on_its_seed_and_index_alone(kind):
     simulation = SIMULATIONS[kind]

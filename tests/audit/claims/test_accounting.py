@@ -77,6 +77,7 @@ def test_sampling_is_near_what_must_leak():
     assert closed <= delta and closed == pytest.approx(delta, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_sampling_of_all_is_none_and_never_worse():
     whole = accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert accounting.participant_upper_bound(accounting.Composition(4.0, 250, 1.0), 1e-5) == whole

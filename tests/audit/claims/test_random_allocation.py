@@ -15,6 +15,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "batches", "epochs", "delta", "low", "high"), PUBLISHED)
 def test_the_bracket_lies_within_that_of_pld_accounting(sigma, batches, epochs, delta, low, high):
     bounds = bracket_allocation(sigma, batches, epochs, delta)

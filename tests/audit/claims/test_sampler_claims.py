@@ -133,6 +133,7 @@ def claim(forked, tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", mostly_slow(["cyclic", "shuffled", "owner"]))
 def test_a_loader_is_named_and_claimed_for(claim, sampler):
     words = (f"--batches=mine.py:{sampler}", "--epochs=2")
@@ -179,6 +180,7 @@ def test_what_cannot_be_claimed_for_ends_in_one_line(claim, words, message):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(claim):
     claims = json.loads(
         claim("--batches=mine.py:fixed_end", "--epochs=1", "--tail=10", "--json").stdout
@@ -201,6 +203,7 @@ def test_any_order_is_bounded_by_the_worst_of_all_orders(constant):
     assert samplers.bound_any_order(schedule, 1e-5).mu == pytest.approx(worst)
 
 
+@pytest.mark.slow
 def test_any_order_leaks_more_than_a_uniform_one_and_no_more_than_composition():
     any_order = compute_claims("any_order", **SMALL, tail=2)
     uniform = compute_claims("shuffled", **SMALL, tail=2)

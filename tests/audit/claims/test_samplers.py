@@ -76,6 +76,7 @@ def test_thirty_epochs_of_98_batches_leak_little_more_than_poisson_claims():
     assert 3.5 < limit.epsilon <= 3.9
 
 
+@pytest.mark.slow
 def test_steps_that_expand_leak_no_more_than_composition():
     expanding = samplers.make_schedule(1.0, 40, 5, 1.1)
     limit = samplers.bound_one_of_each_epoch(expanding, DELTA, max_enumerated=200, simulated=20_000)
@@ -98,6 +99,7 @@ def test_few_poisson_steps_are_enumerated():
     assert samplers.bound_poisson(schedule, DELTA).epsilon == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_simulated_limit_for_poisson_lies_above_the_exact_one(monkeypatch):
     schedule = samplers.make_schedule(1.0, 6, 2)
     exact = samplers.bound_poisson(schedule, 1e-3).epsilon

@@ -55,6 +55,7 @@ def test_one_runs_cosines_say_which_noise_would_have_been_seen():
     assert f"with {100 * (1 - seen.noise):.3g}% less noise than claimed" in shown
 
 
+@pytest.mark.slow
 def test_guesses_of_one_runs_coins_refute_a_false_claim_and_no_true_one():
     claim = audit.Gdp(1.0)
     assert not conclude(draw_coins(1.0), claim).claim_test.refuted

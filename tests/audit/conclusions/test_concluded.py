@@ -50,6 +50,7 @@ def test_each_run_is_concluded_alone_if_it_has_enough_canaries(
             concluded.conclude_each_run(cosine_scores, 10_000, law_holds)
 
 
+@pytest.mark.slow
 def test_linear_losses_count_the_noise_of_a_last_period_that_is_cut_short():
     setting = setting_of(
         "fcnn", steps=6, k=5, insert="first", sampler="poisson:0.5", noise_multiplier=1.0

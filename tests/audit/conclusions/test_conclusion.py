@@ -44,6 +44,7 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status)
         assert unchanged == concluded.bound(row.method)  # no number is changed
 
 
+@pytest.mark.slow
 def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
     found = conclude(make_sets(*WORLDS), DpSgd(4.0, 250))
     assert found.finding("in_sample") == found.estimates[0]

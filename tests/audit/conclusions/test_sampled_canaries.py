@@ -121,6 +121,7 @@ def test_balls_in_bins_are_claimed_by_their_own_accountant():
     assert (claim.power(rates) <= audit.Gdp(2.0).power(rates) + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_poisson_canaries_profit_from_the_mixture_where_every_step_may_take_them():
     given = {"steps": 12, "noise_multiplier": 1.0}
     every = conclude_setting(NO_LEAK, setting_of("logistic", **given))

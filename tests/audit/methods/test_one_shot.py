@@ -74,6 +74,7 @@ def test_each_estimate_is_what_it_says_and_none_is_a_bound():
         assert row.noise_floor.mean > 0
 
 
+@pytest.mark.slow
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)

@@ -107,6 +107,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     assert "Of 3 audits a method may exceed the truth by chance in up to 0.15" in outline.text
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
     old, new = (stored(tmp_path, seeded(seed), audited=False) for seed in (1, 2))
     os.utime(next(old.glob("scores*")), (1, 1))

@@ -140,6 +140,7 @@ def test_bars_have_their_values_and_say_what_they_assume(panel, many):
     assert values[: len(found.bounds)] == [at_least(row.epsilon, 2) for row in found.ranked()]
 
 
+@pytest.mark.slow
 def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, passed, doubtful):
     cases = ((passed, ""), (doubtful, "(not confirmed)"), (doubtful._replace(reason="a law"), ""))
     for found, mark in cases:

@@ -156,6 +156,7 @@ def test_what_a_card_states_is_not_stated_again(bound, flag):
     assert found.status == 2 and "conflicts with --card: drop it" in found.stderr
 
 
+@pytest.mark.slow
 def test_the_commitment_is_known_before_the_scores():
     claims = [audit.Gdp(1), audit.Gdp(2), audit.EpsilonDelta(float("inf"), 1e-6), None]
     found = []
@@ -167,6 +168,7 @@ def test_the_commitment_is_known_before_the_scores():
     assert len(set(found)) == len(claims)
 
 
+@pytest.mark.slow
 def test_a_page_shows_how_to_cite_it(tmp_path):
     result = audit.bounds(MATRIX[:, 0] + 2, MATRIX[:, 1], audit.Gdp(1), name="ours")
     page = result.report(tmp_path / "page.html").read_text()

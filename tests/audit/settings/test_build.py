@@ -57,6 +57,7 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
         ).all()  # all that moves the model off its rehearsal is the canary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", mostly_slow(["gc_r", "sphere", "loss", "examples"]))
 def test_compiled_programs_do_not_keep_a_games_data(adversary):
     features = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)

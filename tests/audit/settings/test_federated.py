@@ -44,6 +44,7 @@ def test_rounds_have_a_mean_number_of_participants_and_leak_by_their_number(clie
     assert (participation.canaries.sum(axis=0) == 1).all()
 
 
+@pytest.mark.slow
 def test_sampling_bounds_a_participant_below_certain_participation():
     sampled = Composition(1.0, 6, 1 / 3)
     loose = epsilon_upper_bound(1.0, 6, 1e-5)

@@ -20,6 +20,7 @@ def conclude_runs(mu, runs, claim):
     return conclude(Fresh(cosines, np.ones(cosines.shape, bool), DIMENSION), claim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     mostly_slow([driver.until_multiple(0.9), driver.until_epsilon(12.0), driver.until_refuted]),

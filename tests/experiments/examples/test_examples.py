@@ -61,6 +61,7 @@ def test_the_notebook_runs_and_stores_no_output(tmp_path, monkeypatch, capsys):
     assert not any(cell.get("outputs") for cell in cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("correct", "planted", "failing"),
     mostly_slow(

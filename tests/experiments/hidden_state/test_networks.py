@@ -34,6 +34,7 @@ def keep_scores(out, audited):
     store.save(Scores(0, scores, presence, dimension))
 
 
+@pytest.mark.slow
 def test_rows_show_audits_between_bounds_and_say_what_these_are(tmp_path):
     sweep = sweeps("smoke")["bracket"]
     for audited in sweep.audits():

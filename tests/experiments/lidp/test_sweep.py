@@ -34,6 +34,7 @@ def evidence(root, levels=LEVELS):
     return Evidence(index.holdings(root), {}, levels)
 
 
+@pytest.mark.slow
 def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
     chosen = sweep.sweeps("smoke")["lidp_figure_4"]
     done = chosen.cells[1:2]
