@@ -14,6 +14,7 @@ from audit.evidence.arrays import Array
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 # The smallest noise multiplier for which `account_allocation` is precise.
 LEAST_ALLOCATION_NOISE = 0.1
+_NUM_EDGES = 400  # between buckets of the largest sum of an epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,7 @@ def compute_shuffled_epsilon(
     # C, relative to the mean of the other sums. The largest noise of an epoch is about
     # sigma * sqrt(2 log(batches)), and seldom below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
-    edges = np.linspace(-2 * sigma, highest, 400)
+    edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
     def compute_log_masses(shift: float) -> Array:
         """Returns the log probability (edges + 1,) of each bucket for an epoch's largest noisy sum.

@@ -14,6 +14,7 @@ do not scale S.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,13 +94,20 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-# A name and an example for each strategy.
-_EXAMPLES = {
-    INDEPENDENT: INDEPENDENT,
-    "lambda": "lambda:0.9",
-    "sqrt": "sqrt",
-    "bsr": "bsr:16",
-    "bisr": "bisr:16",
+# For each name, a function from the number after the colon and T to the strategy, and an example.
+_NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
+    INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
+    "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
+    # Written as 1 / (1 - L)^(1/2), since a step's noise then depends only on earlier raw noise.
+    "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
+    "bsr": (
+        lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
+        "bsr:16",
+    ),
+    "bisr": (
+        lambda bands, steps: Toeplitz(denominator=expand_power(0.5, min(int(bands), steps))),
+        "bisr:16",
+    ),
 }
 
 
@@ -115,7 +123,7 @@ def pin_file(text: str) -> str:
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
-    if text.partition(":")[0] in _EXAMPLES or not Path(text).is_file():
+    if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"
 
@@ -137,29 +145,22 @@ def read_strategy(text: str, steps: int) -> Strategy:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
     """
     name, colon, parameter = text.partition(":")
-    if name not in _EXAMPLES:
+    if name not in _NAMED:
         return make_strategy(_read_file(text), steps)
-    example = _EXAMPLES[name]
+    make, example = _NAMED[name]
     needs_number = ":" in example
     require(bool(colon) == needs_number, _list_strategies(text))
-    if name == INDEPENDENT:
-        return Toeplitz()
-    value = float(steps)  # "sqrt" has all coefficients
-    if needs_number:
-        try:
-            value = float(parameter)
-        except ValueError:
-            raise InputError(_list_strategies(text)) from None
-    wrong = f"`noise={text}`: give a number like the one in {example}"
+    if not needs_number:
+        return make(0.0, steps)  # the function ignores the number
+    try:
+        value = float(parameter)
+    except ValueError:
+        raise InputError(_list_strategies(text)) from None
+    is_valid = 1 <= value < 1e9 and value.is_integer()  # a number of coefficients
     if name == "lambda":
-        require(0 <= value < 1, wrong)
-        return Toeplitz(denominator=(1.0, -value))
-    require(1 <= value < 1e9 and value.is_integer(), wrong)
-    coefficients = min(int(value), steps)
-    if name == "bsr":
-        return Toeplitz(numerator=expand_power(-0.5, coefficients))
-    # "sqrt" is 1 / (1 - L)^(1/2) here, since a step's noise then depends only on earlier raw noise.
-    return Toeplitz(denominator=expand_power(0.5, coefficients))
+        is_valid = 0 <= value < 1
+    require(is_valid, f"`noise={text}`: give a number like the one in {example}")
+    return make(value, steps)
 
 
 def _read_file(text: str) -> Array:
@@ -180,7 +181,7 @@ def _read_file(text: str) -> Array:
 
 def _list_strategies(text: str) -> str:
     """Returns the message for a text that does not name a strategy."""
-    examples = ", ".join(_EXAMPLES.values())
+    examples = ", ".join(example for _, example in _NAMED.values())
     return f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
 
 

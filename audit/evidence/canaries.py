@@ -42,6 +42,12 @@ from audit.evidence.arrays import (
 from audit.laws import cosine_law, intervals
 from audit.written import counted
 
+_PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
+_MIN_PILOT = 4  # runs
+_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
+# The number of quantiles of a known distribution, for figures.
+_MIN_QUANTILES = 1_000
+_MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 # The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
 # deviations.
@@ -168,7 +174,7 @@ class Coins(NamedTuple):
         """
         if not self.given:
             return errors, error
-        spent = 0.1 * error
+        spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
@@ -315,7 +321,7 @@ class Fresh(NamedTuple):
         among a run's `draws` fresh canaries become normal deviates, highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
-        quantiles = int(np.clip(cosines_in.size, 1_000, 20_000))
+        quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
@@ -428,11 +434,12 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     rng = np.random.default_rng(hash_ranks(*sorted_sets))
     pilot = []
     rest = []
+    least = 2 * _MIN_PILOT
     for order in orders:
         runs = len(order)
-        require(runs >= 8, f"there are {runs} runs in a set: give at least 8")
+        require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
         drawn = order[rng.permutation(runs)]
-        size = max(round(0.05 * runs), 4)
+        size = max(round(_PILOT_FRACTION * runs), _MIN_PILOT)
         pilot.append(drawn[:size])
         rest.append(drawn[size:])
     return pilot, rest

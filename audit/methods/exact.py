@@ -40,7 +40,7 @@ class Family(NamedTuple):
     """A family of symmetric trade-off functions f_t that decrease in their parameter t.
 
     Attributes:
-      trade_off: Maps (parameter, false-positive rates) to the least false-negative rates.
+      trade_off: Maps (parameter, false-positive rates) to the least false-negative rates, in [0, 1].
       parameter: Maps (false-positive rates, false-negative rates) to the parameter of the curve through them.
     """
 

@@ -301,11 +301,9 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     Raises:
       InputError: Too few runs.
     """
-    return [
-        method.bound(design, delta, confidence)
-        for method in METHODS.values()
-        if method.canaries <= min(design.canaries)
-    ]
+    canaries = min(design.canaries)
+    methods = [method for method in METHODS.values() if method.canaries <= canaries]
+    return [method.bound(design, delta, confidence) for method in methods]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:

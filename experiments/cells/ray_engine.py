@@ -197,7 +197,8 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # Our defaults, such as timeouts. The user's settings win.
-    os.environ |= _ENVIRONMENT | os.environ
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
 

@@ -17,7 +17,7 @@ from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
-from audit.written import counted, write_json
+from audit.written import Level, counted, write_json
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell, DataSets
@@ -60,7 +60,7 @@ def run(runs: int | None) -> None:
 
     `runs` is the number of models of each audit, or None for its adversary's default.
     """
-    cli.level()  # reports a bad level before training
+    level = cli.level()
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
     axes = _parse_axes(FLAGS.vary)
     combinations = combine(axes)
@@ -77,7 +77,7 @@ def run(runs: int | None) -> None:
     missing = work.find_missing(work.distinct(map(audit_cell, audits)), place)
     if missing:
         complete(missing, place)
-    results = [_conclude(audit, place) for audit in audits]
+    results = [_conclude(audit, place, level) for audit in audits]
     _show(Grid(tuple(axes), tuple(combinations), tuple(results)))
 
 
@@ -132,13 +132,13 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
-def _conclude(audit: Audited, place: Workplace) -> Result:
-    """Returns the result of an audit from its stored scores, at the level of the flags."""
+def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
+    """Returns the result of an audit from its stored scores."""
     from audit.report import subjects  # loads SciPy
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
-    subject = subjects.describe_setting(folder, *cli.level(), audit.runs)
+    subject = subjects.describe_setting(folder, *level, audit.runs)
     return Result(subject.conclusion, lambda: subject, folder)
 
 

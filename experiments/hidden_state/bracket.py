@@ -169,13 +169,15 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
         setting = point.cells[0].setting
-        start = {
-            "panel": point.panel,
-            "x": point.x,
-            "setting": setting,
-            "composition": point.upper_bound(),
-        }
-        row = rows.setdefault((point.panel, setting.mechanism.noise, point.x), start)
+        place = (point.panel, setting.mechanism.noise, point.x)
+        if place not in rows:
+            rows[place] = {
+                "panel": point.panel,
+                "x": point.x,
+                "setting": setting,
+                "composition": point.upper_bound(),
+            }
+        row = rows[place]
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
