@@ -135,7 +135,8 @@ def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits)
         assert repeats.count_once(evidence) is not None
         epsilons.append(smaller_bound(evidence))
     require_level(epsilons)
-    if not kind.startswith("fives"):  # a fifth of these rows proves little
+    # A fifth of the rows proves little, and so do five audits of some kinds.
+    if audits > FEW and not kind.startswith("fives"):
         assert np.mean(epsilons) > 0.01
 
 
