@@ -222,7 +222,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. Coordinates and key are placeholders: every run's `draw` replaces them."""
+        """Trains the expected model. Every run's `draw` replaces the placeholder coordinates and key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = jnp.arange(canaries)
         return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))

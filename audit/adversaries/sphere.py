@@ -253,9 +253,9 @@ def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
     It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several devices of a
-    process call it. Each iteration squares the error |I - G X|. We start with X = 2 / (high + low) I, the multiple
-    of I with the smallest error if the eigenvalues of G are between `low` and `high`. That error is (high -
-    low) / (high + low).
+    process call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
+    `high`, the multiple of I with the smallest error is X = 2 / (high + low) I. This first X has the error
+    (high - low) / (high + low).
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
