@@ -227,8 +227,10 @@ class Knowledge(NamedTuple):
 
     def count_classes(self) -> int:
         """Returns the number of classes; raises InputError if labels are not classes."""
-        needed = "this adversary needs integer class labels 0..n-1 with n >= 2: choose another `adversary`"
-        require(self.classes >= 2, needed)
+        require(
+            self.classes >= 2,
+            "this adversary needs integer class labels 0..n-1 with n >= 2: choose another `adversary`",
+        )
         return self.classes
 
     def rehearsal(self) -> Rehearse:

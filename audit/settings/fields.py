@@ -42,8 +42,7 @@ class FieldLimits(NamedTuple):
             return True
         if self.zero_too and value == 0:
             return True
-        is_between: bool = self.least <= value <= self.most and self.above < value < self.below
-        return is_between
+        return bool(self.least <= value <= self.most and self.above < value < self.below)
 
     def __str__(self) -> str:
         """Returns the advice for an error message, such as "give 1 to 10"."""

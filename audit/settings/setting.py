@@ -318,7 +318,7 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    `delta` matters only for Poisson sampling, which has no upper bound on epsilon for some values. Limits
+    `delta` matters only for Poisson sampling, which has no upper bound on epsilon if it is very small. Limits
     that depend on the data are checked later.
     """
     require_fields(setting)

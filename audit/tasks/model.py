@@ -26,8 +26,8 @@ class Model(NamedTuple):
       loss: (theta, (features, label)) -> the loss of a single example, ().
       module: the Flax module, for an example without a batch axis; None for a model that is only a loss.
       criterion: (logits, label) -> the loss of a single example, (); None if `module` is None.
-      inputs: features -> the floats that enter the first layer. The module also accepts these floats instead of
-        features.
+      inputs: features -> the floats that enter the first layer. The module also accepts these floats
+        instead of features.
     """
 
     n_parameters: int

@@ -92,8 +92,8 @@ class Data(NamedTuple):
     Attributes:
       name: its name in code.
       label: its name in text.
-      checksum: the checksum of the arrays from any source; None for computed arrays, whose rounding depends on
-        the machine.
+      checksum: the checksum of the arrays from any source; None for computed arrays, whose rounding depends
+        on the machine.
       load: sources -> the examples.
       file: the name of the data set that the user's `data` replaces.
       examples: the number of training examples, unless the user gives other data.
@@ -156,8 +156,8 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds of one model's step on two cores of a Xeon, for forecasts: (a fixed part, a part
-        per example).
+      step_seconds: the seconds of one model's step on two cores of a Xeon, for forecasts: (a fixed part, a
+        part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
         crafted gradient. The adversary's score then has a known distribution (Errata H16).
       canaries: the number of canaries per run for `canaries=auto`, small enough that they hardly disturb each
