@@ -45,7 +45,7 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
-        """Returns the assumptions among `assumes`, a method's, that this mechanism and its audits break.
+        """Returns those of a method's assumptions that this mechanism and its audits break.
 
         If the result is empty, the method must not exceed the truth more often than its level allows.
         """

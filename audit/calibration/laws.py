@@ -123,13 +123,13 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
     Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length has the law
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails with
-    probability 1/2 and does not insert canaries.
+    is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails
+    with probability 1/2 and does not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
     # The number of dimensions orthogonal to all directions of a run.
     orthogonal = setting.dimension - setting.canaries
-    signal = np.full((setting.runs, 1), setting.mu)
+    signal = np.full((setting.runs, 1), setting.mu)  # 0 in failed runs
     if can_fail:
         signal *= rng.random(signal.shape) < 0.5
     squared = np.ones(shape)  # |w_j|^2

@@ -282,12 +282,18 @@ def _import_catalogue(model: str) -> Any:
     missing, or if the user has another module named `models`.
     """
     problem = f"`model={model}` is a model of the repository"
-    fix = "give your own model to audit.audit_loss, or run your script in a clone of the repository"
-    require((_ROOT / "run.sh").is_file(), f"{problem}: {fix}")
+    require(
+        (_ROOT / "run.sh").is_file(),
+        f"{problem}: pass your own model to audit.audit_loss, or run your script in a clone of the "
+        "repository",
+    )
     if str(_ROOT) not in sys.path:
         sys.path.append(str(_ROOT))
     models = importlib.import_module("models")
     is_ours = Path(str(models.__file__)).parent == _ROOT / "models"
-    fix = "rename it, or start your script with ./run.sh python"
-    require(is_ours, f"{problem}: {models.__file__} has the same name; {fix}")
+    require(
+        is_ours,
+        f"{problem}: {models.__file__} has the same name; rename it, or start your script with "
+        "./run.sh python",
+    )
     return importlib.import_module("models.catalogue")

@@ -205,11 +205,11 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 
 def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps."""
-    fields = setting.mechanism
-    if fields.noise == INDEPENDENT:
+    noise = setting.mechanism.noise
+    if noise == INDEPENDENT:
         return ()
     steps = setting.schedule.steps
-    numerator, denominator = read_strategy(fields.noise, steps).stream(steps)
+    numerator, denominator = read_strategy(noise, steps).stream(steps)
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 
