@@ -143,7 +143,7 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of the results of an adversary's functions, for a `state` from its `init`.
+    """Returns the shapes of an adversary's results, for a `state` from its `init` and p = `parameters`.
 
     JAX traces the functions without running them. Their exceptions propagate.
 

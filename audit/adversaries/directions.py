@@ -114,8 +114,9 @@ class OneShotCanaries(AdversaryFields):
         adversary = final_cosines(canaries, ORIGINS[self.observe])
         # The known distribution requires independent directions. Runs share directions, so
         # `read_evidence` uses this distribution only for a single run.
-        null = NullLaw(self.all_in, dimension=knowledge.model.n_parameters)
-        return adversary._replace(null=null)
+        return adversary._replace(
+            null=NullLaw(all_in=self.all_in, dimension=knowledge.model.n_parameters)
+        )
 
 
 class RandomDirection(NamedTuple):

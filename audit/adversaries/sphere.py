@@ -56,7 +56,7 @@ class SphereFields(AdversaryFields):
     any_time = True
     usual_runs = 60
     coins: bool = described(
-        "sphere: insert each canary by a coin flip instead of all, to check the null distribution.",
+        "sphere: flip a coin for each canary instead of inserting all, to check the null distribution.",
         default=False,
         has_flag=False,
     )
@@ -78,7 +78,7 @@ class SphereFields(AdversaryFields):
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
-        # units of learning rate * C / batch size, their variances are noise_steps * sigma^2 and
+        # units of learning rate * C / batch size, these have variances of noise_steps * sigma^2 and
         # canaries * insertions^2 / parameters. We compare both times `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2

@@ -192,6 +192,7 @@ def audit(
     if store is not None:
         request = _stop_where_proven(request, store)
     if store is not None and not store.missing(request.runs):
+        # The store may not have a result yet.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -302,7 +303,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             if request.until is None:
-                break
+                break  # the first stage had all runs
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
