@@ -212,7 +212,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
-    """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
+    """Returns the one-shot adversary that scores by the final model (Andrew et al., 2024, Algorithm 2).
 
     The score of canary k is the cosine between its direction u_k and origin(theta_0) - final.
 
@@ -266,7 +266,7 @@ class OneShot(NamedTuple):
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move
-        if len(self.units):
+        if len(self.units):  # the directions fitted into memory
             cosines = self.units @ _scale_to_unit(along_gradient)
         else:
             cosines = _compute_cosines(self.keys, along_gradient)
@@ -278,7 +278,7 @@ class OneShot(NamedTuple):
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
-    """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
+    """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
     that paper uses the noisy mean of the step's updates instead, which is the gradient of the server's SGD.

@@ -264,5 +264,6 @@ def _fit_entries(values: Array) -> RandomEntries:
     shape = values.shape[1:]
     dtype = str(values.dtype)
     if jnp.issubdtype(values.dtype, jnp.integer):
+        # `RandomEntries` has no negative integers.
         return RandomEntries(shape, dtype, largest=max(0, int(values.max())))
     return RandomEntries(shape, dtype, float(values.mean()), float(values.std()))

@@ -193,6 +193,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
     seen = ()  # the record of an adversary that sees only final models
+    # Only the keys and models have an axis of runs.
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
     return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
 

@@ -70,8 +70,8 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Large models, whose steps take seconds, get fewer runs, fewer steps with secants (`walked`), and fewer
-    secants per line (`reach`).
+    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants (`walked`),
+    and fewer secants per line (`reach`).
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -143,7 +143,7 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # With a single canary, one of two neighbouring runs has it.
+            # With a single canary, one of two neighbouring runs has it, so their difference shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
