@@ -221,7 +221,7 @@ class Knowledge(NamedTuple):
         first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         require(
             jnp.issubdtype(first_input.dtype, jnp.floating),
-            "poisoned examples are floats, but this model takes whole numbers: choose another `adversary`",
+            "poisoned examples are floats, but this model takes integers: choose another `adversary`",
         )
         return math.prod(first_input.shape)
 

@@ -94,7 +94,7 @@ def _find_problem(parameters: Mapping[str, Any], name: str) -> str:
         return f"is {tensor.dtype}, in which rounding hides small updates"
     for other in parameters:
         if other != name and _identify(parameters[other]) == _identify(tensor):
-            return f"is the same tensor as {other}, which counts it twice"
+            return f"is the same tensor as {other}, so it would count twice"
     return ""
 
 

@@ -98,7 +98,10 @@ def validate_federated(setting: FederatedSetting) -> None:
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions
-    require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
+    require(
+        repetitions <= rounds,
+        f"`repetitions={repetitions}`: give 1 to {rounds:,}, the number of rounds",
+    )
 
     # Each round's clients and canaries must fit into memory.
     places = rounds * max(setting.cohort, setting.canaries)

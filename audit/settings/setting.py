@@ -345,7 +345,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     batch_size = setting.mechanism.batch_size
     require(
         steps * batch_size <= MAX_DRAWS,
-        f"`steps={steps}` of `batch_size={batch_size}`: the product must be at most {MAX_DRAWS:,}",
+        f"`steps={steps}` times `batch_size={batch_size}` must be at most {MAX_DRAWS:,}",
     )
     if setting.sampling.name != EVERY:
         _validate_sampler(setting, delta)
@@ -403,7 +403,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
     # In an incomplete epoch, chance would decide whether a canary is inserted.
     require(
         steps % sampling.batches == 0,
-        f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
+        f"{given}: `steps={steps}` is not a whole number of epochs: give a multiple of {sampling.batches}",
     )
 
 

@@ -469,7 +469,7 @@ def train(
                 require_out_of_memory(error)
                 size //= 2
                 require(size, ONE_RUN_TOO_LARGE)
-                print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
+                print(f"out of memory: continuing with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
     return Trained(store.load(runs), trained_runs, seconds, model_steps)
 
