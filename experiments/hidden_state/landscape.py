@@ -356,7 +356,7 @@ def keep(out: Path, study: Study) -> Answer:
 
 
 def audit(study: Study) -> Answer:
-    """Computes each adversary's exact epsilon, and estimates that of the paper's threshold from simulated runs.
+    """Computes each adversary's exact epsilon, and the paper's estimates for `half` from simulated runs.
 
     Returns:
       upper: The accountant's epsilon.
