@@ -15,13 +15,13 @@ from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
 _BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
-# Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
+# Functions from (sweep, points that have conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's three models
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # for the three models of Figure 8
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -56,9 +56,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
 
-    L is the adversary whose canary is an example with a wrong label.
+    L inserts an example with a wrong label.
     """
-    stored = []
+    stored = []  # pairs of a setting and its norms, of shape (runs, steps)
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)
@@ -69,7 +69,7 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
-        """Plots the mean norm over runs at each step, with a band of 2 standard deviations over runs."""
+        """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
             mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)
