@@ -196,7 +196,7 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries insert a gradient. L uses an example with a wrong label, CotS uses a random direction,
+# The paper's adversaries insert a gradient. L uses an example with a wrong label, CotS a random direction,
 # GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
