@@ -33,7 +33,7 @@ from models.catalogue import task
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
-_WORTH_PROCESSES = 8.0  # longer audits, in seconds, use several processes
+_WORTH_PROCESSES = 8.0  # seconds; longer audits use several processes
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 
 
