@@ -89,10 +89,7 @@ proven:   lower bound of fresh directions, assumption-free"""
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table.
-
-    Every point must have a conclusion.
-    """
+    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -111,7 +108,7 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"
+    nearest = ".2f"  # rounds to nearest, unlike bounds
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
@@ -143,8 +140,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     rows = gather_rows(points, evidence.levels.delta)
     for row in rows:
         audited: Setting = row["setting"]
-        # The steps do not depend on the adversary, so we may measure them with another one. If the sweep does
-        # not measure this training, the bound needs no measurement.
+        # The steps do not depend on the adversary. If they are not measured, the bound needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -158,7 +154,7 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
 
     Args:
       points: The points, each with a conclusion.
-      delta: The delta of predicted epsilons.
+      delta: That of predicted epsilons.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
@@ -203,11 +199,12 @@ def _describe_training(setting: Setting) -> Hashable:
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
 
-    `composition` is the accountant's epsilon of all models of a run together.
+    `composition` is the accountant's epsilon of all models together.
 
     Returns:
       at_most: The bound.
-      word: Its assumption in a word: COMPOSITION if the bound is `composition`, ESTIMATE if steps have kinks.
+      word: Its assumption in a word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
+        ESTIMATE if steps have kinks.
       margin: The bound if steps expand ten times more than measured.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
@@ -223,8 +220,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        # Across a kink, derivatives do not bound how far a step separates two models. `hidden_state` returns
-        # a bound only without a kink.
+        # `hidden_state` returns no bound for steps with kinks, since derivatives do not bound them.
         word = ESTIMATE if steps.kink else MEASURED
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
@@ -273,10 +269,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws each method's lower bounds over the number of training runs, and makes their table.
-
-    A point is the audit of one model and one periodicity k by one adversary.
-    """
+    """Draws each method's lower bounds over the number of training runs, and makes their table."""
     rows: list[Record] = []
     for point in points:
         rows += make_proven_rows(point, evidence)

@@ -69,8 +69,8 @@ class Process(NamedTuple):
     """The training run on a crafted landscape.
 
     Attributes:
-      noise_multiplier: The noise multiplier sigma > 0.
-      batch_size: The batch size B >= 1.
+      noise_multiplier: sigma > 0.
+      batch_size: B >= 1.
       steps: The number of steps T >= 1.
     """
 
@@ -131,7 +131,7 @@ class Stepper:
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair`, shape (2, n), as a record. Its error is that of the total masses."""
+        """Returns the densities `pair` (2, n) as a record. Its error is that of their masses."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
@@ -156,8 +156,8 @@ class Stepper:
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Floats) -> Floats:
-        """Returns the densities of theta + 1 + noise, shape (2, n), for theta with the densities `pair`."""
-        # The mode "same" treats the kernel as centered at 0, so the result still has to move up.
+        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
+        # With mode "same", the kernel counts as centered at 0, so the result still has to move up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
@@ -232,8 +232,7 @@ def best_constant(process: Process, delta: float) -> Floats:
         """Returns the negative epsilon of a constant threshold, by default from a coarse density grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # The optimal first threshold is at most `top`. The best constant one may be next to it, so the grid goes
-    # 25% further.
+    # The optimal adversary's first threshold is at most `top`. The grid goes 25% further.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
@@ -290,8 +289,8 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at an epsilon.
 
-    Each threshold is where the ratio of the densities with and without the canary, which increases, crosses
-    e^epsilon. If it does not, the threshold is an end of the grid's accurate part.
+    Each threshold is where the increasing likelihood ratio of theta (with to without the canary) crosses
+    e^epsilon, or an end of the grid's accurate part if it does not.
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -336,7 +335,7 @@ class Study(NamedTuple):
         return values
 
 
-Result = tuple[Study, Answer]
+Result = tuple[Study, Answer]  # a study and its answer
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
@@ -377,9 +376,8 @@ def audit(study: Study) -> Answer:
 def search(study: Study) -> Answer:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each the same at every step.
 
-    Simulations of all thresholds use the same random draws. Thresholds are evenly spaced and symmetric about
-    C / 2 (Errata H7). The largest exceeds by 15% the theta_1 where the likelihood ratio is e^upper, since the
-    optimal threshold is not above that.
+    All simulations use the same random draws. Thresholds are symmetric about C / 2 (Errata H7). The largest
+    is 15% above the theta_1 at which the likelihood ratio is e^upper, since no better threshold is higher.
 
     Returns:
       upper: The accountant's epsilon.

@@ -36,9 +36,7 @@ _EXACT_PANELS = {  # titles of heat maps, by adversary
 def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple[str, Figure]]:
     """Yields the name and the drawing of the paper's Figures 3a, 14, 3b and 6b, and of Algorithm 6.
 
-    Args:
-      audits: The studies of kind AUDIT, each with its answer.
-      searches: The studies of kind SEARCH, each with its answer.
+    `audits` are studies of kind AUDIT, and `searches` are studies of kind SEARCH, each with its answer.
     """
     processes = [study.process for study, _ in audits]
     sigmas = sorted({process.noise_multiplier for process in processes})

@@ -87,10 +87,7 @@ STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
-    """Returns the weights w_t of all steps in the last model, of shape (T,) (see the module's docstring).
-
-    `curvatures` are the a_t, of shape (T,), and `beta` is the momentum.
-    """
+    """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,) and momentum beta."""
 
     def step_back(
         later: tuple[Array, Array], curvature: Array
@@ -115,9 +112,9 @@ def _list_curvatures(values: Array, k: int) -> Array:
 
 
 def compute_mu(values: Array, k: int, beta: float) -> Array:
-    """Returns mu of the last model for the curvatures `values` (see `_list_curvatures`).
+    """Returns mu of the last model, for the `values` of `_list_curvatures` and momentum beta.
 
-    The last step of each period of k steps inserts the canary. `beta` is the momentum.
+    The last step of each period inserts the canary.
     """
     weights = compute_weights(_list_curvatures(values, k), beta)
     weights /= jnp.max(jnp.abs(weights))  # keeps squares finite, and does not change mu
@@ -192,15 +189,14 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
 def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
     """Returns a record for each of STARTS, with mu and epsilons of the last model at the level's delta.
 
-    `beta` is the momentum, at least 0 and below 1. The bound from simulated runs has the level's confidence.
-    Half of the runs have the canary.
+    `beta` is the momentum, in [0, 1). Half of the `runs` simulated runs have the canary.
 
     Returns:
       Records with the period's number of steps `k` and the largest curvature `most`. The optimized landscape
       has `mu`, `epsilon`, the curvatures `period` and `end`, and `simulated`, a lower bound on its epsilon
-      from simulated runs. For SGD with the same k, `linear` is the epsilon on linear losses, and `sgd_bound`
-      is an upper bound for any convex loss. `composition` is the accountant's epsilon of all models of a run
-      together.
+      from simulated runs with the level's confidence. For SGD with the same k, `linear` is the epsilon on
+      linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's
+      epsilon of all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, level.delta)

@@ -2,8 +2,7 @@
 
 Six figures are not in the paper. `proven` shows lower bounds from fresh directions for the paper's models.
 `bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
-`bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with mechanisms that have correlated
-noise.
+`bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
 
     smoke    seconds for each figure: a few runs of a few steps, to test the code
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
@@ -50,7 +49,7 @@ class Size(NamedTuple):
       insertions: The number of insertions in a run.
       canaries: The number of canaries in each of `coordinate_runs`.
       coordinate_runs: Numbers of runs with canaries along coordinates. If empty, `runs` is used instead.
-      fresh_runs: Numbers of runs with canaries in fresh directions; the model's size limits their number.
+      fresh_runs: Numbers of runs with fresh directions.
     """
 
     runs: Runs = {}
@@ -334,7 +333,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     correlated_steps = correlated.STEPS
     steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
-    max_norm_runs = 30  # the largest number of runs of a model in Figure 8
+    max_norm_runs = 30  # for each model in Figure 8
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
@@ -376,7 +375,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         ),
     ]
     # `proven` has a single seed, since each of its lines shows one audit as its number of runs grows.
-    sizes_by_figure = {  # for the other figures, `sizes`
+    sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
         "bracket_rates": networks,

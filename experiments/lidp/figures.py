@@ -1,7 +1,6 @@
 """Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-n is the number of runs per world, K is the number of canaries in a run, and d is the dimension. A bound from
-fewer runs than are stored is a mean over random parts of them.
+n is the number of runs per world, K is the number of canaries in a run, and d is the dimension.
 """
 
 import math
@@ -37,7 +36,7 @@ from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 ScoreGroups = dict[tuple[str, str], dict[int, Scores]]
 MIN_RUNS = 40  # a curve begins at this number of runs, if twice this number is stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # of random parts for the mean bound from fewer runs than are stored
+_NUM_PARTS = 8  # a bound from fewer runs than are stored is a mean over this many random parts
 # By panel: the field of a `MechanismAudit` on the horizontal axis, and the axis label.
 _X_FIELDS = {"over n": "runs", "over K": "canaries", "over d": "dimension"}
 _X_LABELS = {
@@ -114,8 +113,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
     Over n, bounds use parts of the runs. Their K is the stored number above 1 that is closest to the square
-    root of the number of all runs, as in Figure 3. For comparison, there is a bound with one canary. Over K,
-    bounds use all runs.
+    root of the number of all runs, as in Figure 3. Over K, bounds use all runs.
 
     Args:
       by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
@@ -196,11 +194,7 @@ def compute_gain(
     """Returns the ratio of runs needed with one canary and with several, to reach the same epsilon.
 
     This is the largest epsilon that both reach. Returns None if one of them is 0 for every number of runs.
-
-    Args:
-      runs: The numbers of runs.
-      single: The epsilon with one canary, for each number of runs.
-      several: The epsilon with several canaries, for each number of runs.
+    `single` and `several` are their epsilons for each number of `runs`.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -264,12 +258,12 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
-    The record has the `panel` and its `heading`, the fields of the audit, and the field on the horizontal
-    axis as `x`. For each method, it has the mean epsilon over seeds under the method's name, the standard
-    deviation (`_deviation`), the standard error of the mean (`_error`), and text with mean and deviation
-    (`_shown`). `gain_2` and `gain_4` are the means of orders 2 and 4 minus the mean of order 1. `exact` is
-    the mechanism's epsilon, and `window` is the largest epsilon that the paper's thresholds allow (Errata
-    L2). `answer`, the stored result of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
+    The record has the `panel` and its `heading`, the fields of the audit, and the one on the horizontal axis
+    as `x`. For each method, it has the mean epsilon over seeds under the method's name, the standard
+    deviation (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`).
+    `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's
+    epsilon, and `window` is the largest that the paper's thresholds allow (Errata L2). `answer`, the stored
+    result of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
