@@ -149,8 +149,8 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row joins up to two audits, one of fresh directions and one of canaries along coordinates. If an audit
-    is missing, the row does not have its fields.
+    A row joins up to two audits, one of fresh directions and one of canaries along coordinates. Rows do not
+    have the fields of a missing audit.
 
     Args:
       points: The points, each with a conclusion.

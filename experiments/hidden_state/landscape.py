@@ -221,11 +221,11 @@ def constant(process: Process, threshold: float) -> Floats:
 
 
 def best_constant(process: Process, delta: float) -> Floats:
-    """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
+    """Returns the thresholds (T - 1,) that leak the largest epsilon at delta if all of them are equal.
 
-    It leaks the largest epsilon at delta. We try a grid of thresholds, then Brent's method between the
-    neighbours of the best one. Thresholds below 1/2 are not needed, since reflection about 1/2 swaps the
-    densities with and without the canary and does not change epsilon.
+    We try a grid of thresholds, then Brent's method between the neighbours of the best one. Thresholds below
+    1/2 are not needed, since reflection about 1/2 swaps the densities with and without the canary and does
+    not change epsilon.
     """
 
     def negate_epsilon(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:

@@ -1,4 +1,4 @@
-"""Cells that measure training runs. Each cell trains its runs once and stores the measurement.
+"""Cells that train runs once and store a measurement of them.
 
 Figure 8 shows gradient norms of an example with a wrong label. Bounds on a network's last model need the
 expansion of its steps: how much a step increases the distance between two models.
@@ -120,10 +120,7 @@ _MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that trains runs and measures how much their steps expand distances between models.
-
-    Its estimated time is that to compile, to train all steps, and to measure some of them.
-    """
+    """Returns the cell that trains runs and measures how much their steps expand distances between models."""
     runs, max_steps = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:

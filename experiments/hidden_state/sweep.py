@@ -206,7 +206,7 @@ COORDINATE = Series("coordinate", GcS())
 _IMAGE_MODELS = ("convnet", "resnet18")
 _K_AXIS = Axis("periodicity k", "k")
 _C_AXIS = Axis("clipping norm C", "C")
-_NORMS = (1.0, 2.0, 4.0)
+_CLIPPING_NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
@@ -261,13 +261,13 @@ FIGURES = [  # the figures that are the same at every scale
     Figure(
         "figure_1a",
         "GC-R and L on the ConvNet, k = 1",
-        [Lines("convnet", [GC_R, L], _NORMS, "clipping_norm")],
+        [Lines("convnet", [GC_R, L], _CLIPPING_NORMS, "clipping_norm")],
         _C_AXIS,
     ),
     Figure(
         "figure_1b",
         "GC-R and L on the ResNet18, k = 1",
-        [Lines("resnet18", [GC_R, L], _NORMS, "clipping_norm")],
+        [Lines("resnet18", [GC_R, L], _CLIPPING_NORMS, "clipping_norm")],
         _C_AXIS,
     ),
     Figure("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0])),

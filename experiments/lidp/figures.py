@@ -213,7 +213,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    worlds = concluded.read_coins(scores).pooled()
+    worlds = concluded.read_coins(scores).pooled()  # scores with and without the canary
     return make_sets(*(rng.choice(world, count // 2, replace=False)[:, None] for world in worlds))
 
 

@@ -303,10 +303,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Table 2 or 5: a row for each observer, a column for each run.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws the histograms of Table 2 or 5: a row for each observer, a column for each run of `read_runs`."""
     records = _repeat_for_observers(runs, _OBSERVERS)
     return draw_panels_of(
         records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
@@ -530,7 +527,6 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     cosines = first["all_cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
-    # Headings above the columns of each observer.
     heads = "                            all iterates             final model"
     floor_of_all = _show_floor(first["all_floor"])
     floor_of_final = _show_floor(first["final_floor"])
