@@ -220,7 +220,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        # `hidden_state` returns no bound for steps with kinks, since derivatives do not bound them.
+        # For steps with kinks, `hidden_state` would not return a bound, since derivatives prove none.
         word = ESTIMATE if steps.kink else MEASURED
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)

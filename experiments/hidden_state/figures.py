@@ -58,7 +58,7 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     L inserts an example with a wrong label.
     """
-    stored = []  # pairs of a setting and its norms, of shape (runs, steps)
+    stored = []  # (setting, norms of shape (runs, steps))
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)

@@ -53,7 +53,7 @@ from experiments.cells.cell import write_answer
 
 Answer = dict[str, Any]  # a study's stored values by name
 AUDIT = "landscape_audit"  # the kind of study that solves all of ADVERSARIES
-SEARCH = "landscape_thresholds"  # the kind of study that tries many thresholds (Algorithm 6)
+SEARCH = "landscape_thresholds"  # the kind that tries many thresholds (Algorithm 6)
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
@@ -335,7 +335,7 @@ class Study(NamedTuple):
         return values
 
 
-Result = tuple[Study, Answer]  # a study and its answer
+Result = tuple[Study, Answer]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:

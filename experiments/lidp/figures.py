@@ -53,7 +53,7 @@ _METHODS = {
     LIFTED: ("lifted", GREEN, "D-"),
 }
 _K_1 = ("K = 1, order 1", BLACK, "x-")
-_SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}  # for runs with one canary
+_SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
 _LIMITS = {
     "exact": ("exact epsilon", UPPER, ":"),
     "window": ("limit of the paper's thresholds", FADED, "-."),

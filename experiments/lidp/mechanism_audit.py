@@ -13,7 +13,7 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries; there are equally many runs for fresh canaries.
+      runs: The number of runs that insert all canaries, and of runs for fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.

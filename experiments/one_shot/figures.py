@@ -135,9 +135,8 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            observed = one_shot.fit(
-                cosines[:, index], dimension
-            )  # a normal law for each simulation
+            # Normal distributions, one for each simulation.
+            observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[method] = epsilons.mean()
@@ -303,7 +302,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Table 2 or 5: a row for each observer, a column for each run of `read_runs`."""
+    """Draws the histograms of Table 2 or 5 from records of `read_runs`: rows are observers, columns runs."""
     records = _repeat_for_observers(runs, _OBSERVERS)
     return draw_panels_of(
         records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
@@ -311,19 +310,13 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1: densities of cosines with the final model, in a panel for each data set and noise.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws Figure 1 from records of `read_runs`: densities of cosines for each data set and noise."""
     records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in runs]
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws Figure 2 or 3 from records of `read_runs`: a row for each observer, a column for each noise."""
     records = _repeat_for_observers(runs, reversed(_OBSERVERS))  # the final model's row comes first
     title = f"{title}; estimates are not bounds"
     noises = {run["noise"] for run in runs}
@@ -346,10 +339,7 @@ def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Recor
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4: the quantiles of estimates over experiments, in a panel for each of `splits`.
-
-    `splits` are records of `read_splits`.
-    """
+    """Draws Figure 4 from records of `read_splits`: the quantiles of estimates over experiments."""
     panels = {}
     for split in splits:
         heading = f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"
@@ -393,8 +383,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
 def _draw_densities(axis: Axes, records: Records) -> None:
     """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `records` are at most five (the number of _COLORS) records of `read_runs` with different numbers of
-    repetitions.
+    `records` have different numbers of repetitions, at most five (the length of _COLORS).
     """
     dimension = records[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in records]
