@@ -15,7 +15,7 @@ from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
 _BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
-# Functions from (sweep, points that have conclusions, evidence) to a figure and a custom table.
+# Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
     correlated.NAME: bracket.draw_correlated,
@@ -75,8 +75,9 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
             axis.plot(mean, dash, color=color, label=label)
-            steps = range(len(mean))
-            axis.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2)
+            axis.fill_between(
+                range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2
+            )
         first_setting, _ = stored[0]  # all settings have the same clipping norm C
         axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

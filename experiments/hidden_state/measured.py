@@ -33,7 +33,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains all runs in chunks that fit into memory, and stores the norms, of shape (runs, steps).
+        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps).
 
         All chunks have the same number of runs to share one compiled program. The extra runs of the last
         chunk are not stored.
@@ -114,7 +114,7 @@ EXPANSION = "expansion"  # the experiment's name
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# To measure a step takes the time of this many training steps of a large model, and at least _MIN_SECONDS.
+# Measuring a step takes the time of this many training steps of a large model, and at least _MIN_SECONDS.
 _NUM_TRAINING_STEPS = 300
 _MIN_SECONDS = 0.005
 

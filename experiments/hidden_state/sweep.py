@@ -95,7 +95,7 @@ _RESNET = Size(
     {1: 8, 5: 6, 25: 4},
     insertions=4,
     batch_size=8,
-    noise_multiplier=0.506,
+    noise_multiplier=0.506,  # the same mu as 250 insertions at 4.0
     canaries=256,
     coordinate_runs={1: 16, 5: 8, 25: 8},
 )
@@ -187,7 +187,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: its name in flags, its title, the lines in its panels, and its x axis, if any."""
+    """A figure of audits, with the lines in its panels, and its x axis, if any."""
 
     name: str
     title: str
@@ -344,8 +344,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     bracketed_series = [FRESH, COORDINATE]
     over_rates = []
     for k in (5, 25):
-        panel = f"tanh FCNN, k = {k}"
-        lines = Lines("tanh_fcnn", bracketed_series, rates, "learning_rate", panel, {"k": k})
+        lines = Lines(
+            "tanh_fcnn",
+            bracketed_series,
+            rates,
+            field="learning_rate",
+            panel=f"tanh FCNN, k = {k}",
+            fields={"periodicity": k},
+        )
         over_rates.append(lines)
     figures = [
         *FIGURES,
