@@ -232,13 +232,13 @@ def best_constant(process: Process, delta: float) -> Floats:
         """Returns the negative epsilon of a constant threshold, by default from a coarse density grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # The optimal adversary's first threshold is at most `top`. The grid goes 25% further.
+    # The optimal adversary's first threshold is at most `top`. The best constant one may be larger.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
     last = len(grid) - 1
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, last)])
-    # A rough threshold is enough, since epsilon hardly changes near its maximum.
+    # A rough threshold is enough: epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(
         negate_epsilon, bounds=bounds, method="bounded", options=options

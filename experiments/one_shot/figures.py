@@ -388,7 +388,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     dimension = records[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 leaves room for the tails of the kernel estimates.
+    # The margin of 1 leaves room for the kernels' tails.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
