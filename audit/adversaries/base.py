@@ -1,7 +1,7 @@
-"""The interface of an adversary: pure functions, as in an Optax transformation, and fields.
+"""The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
 "In" is the world in which the canary is inserted, and a higher score means "more likely in". An adversary has
-K canaries per run (K = 1 in the hidden-state paper). A separate bit decides whether each is in or out.
+K canaries per run (K = 1 in the hidden-state paper). A separate bit decides whether each canary is in or out.
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
 `--help` needs the fields of adversaries even without the extra `train`.
@@ -52,8 +52,8 @@ else:
 Init = Callable[[Array, Array, Array], Tree]
 # (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary does not know
-# the noise and the coins, so the training has no noise and inserts each canary times its probability.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It knows neither the noise
+# nor the coins, so this run has no noise, and scales each canary by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
@@ -79,11 +79,12 @@ class NullLaw(NamedTuple):
     """The known properties of the null distribution, the distribution of the scores of canaries that are out.
 
     Attributes:
-      all_in: True if all canaries are inserted in every run. The known distribution then takes the place of
+      all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
         canaries that are out.
-      dimension: m, if the score of a canary that is out is the cosine of a uniformly random direction in m
-        parameters and a vector that does not depend on it; otherwise 0. Runs may share directions.
-      draws: M, if a score is the number of a run's M fresh draws that score below the canary; otherwise 0.
+      dimension: m, if the score of a canary that is out is the cosine between a uniformly random direction in
+        m parameters and a vector that does not depend on it; otherwise 0. Runs may share directions.
+      draws: M, if a score counts how many of a run's M draws without a canary score below the canary;
+        otherwise 0.
     """
 
     all_in: bool = False
@@ -106,8 +107,8 @@ class Adversary(NamedTuple):
       canaries: K, the number of canaries per run.
       observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
         and its record is ().
-      reads_theta: True if craft depends on theta, as a real training example's gradient does. An adversary
-        that crafts gradients in the hidden-state model may not read it (hidden-state paper, Section 4).
+      reads_theta: True if craft depends on theta, as the gradient of a training example does. In the
+        hidden-state model, crafted gradients must not depend on theta (hidden-state paper, Section 4).
       crafts_constant: True if craft returns the same canaries at every step.
       draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
         canaries. If it is None, all runs share the canaries.
@@ -125,7 +126,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state that craft and score get in the run of this key."""
+        """Returns the state that craft and score get in the run with this key."""
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
@@ -134,7 +135,7 @@ class Adversary(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """The shapes of an observer's record (() without one), of a run's state, and of its canaries."""
+    """The shapes of the observer's record (() without an observer), a run's state, and its canaries."""
 
     seen: Tree
     state: Tree
@@ -142,9 +143,9 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of the results of an adversary's functions, for a `state` from its `init`.
+    """Returns the shapes of an adversary's results, for a `state` from its `init` and p = `parameters`.
 
-    JAX traces the functions without running them. Their exceptions pass through.
+    JAX traces the functions without running them. Their exceptions propagate.
 
     Raises:
       InputError: craft or score returns a shape that violates the contract.
@@ -164,7 +165,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     # Messages show the type of a result that is not an array.
     crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
-        # They stand for an array (K, p). Their first field has a leading axis of K canaries.
+        # These represent an array (K, p). The leading axis of their first field is K.
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
         crafted_shape = (*leading_axis, parameters)
     require(
@@ -189,14 +190,14 @@ class Knowledge(NamedTuple):
       classes: the number of classes of its labels; 0 if labels are not classes.
       hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
-      simulate: (hyper, key, theta_0) -> a training run without canaries.
+      simulate: (hyper, key, theta_0) -> a training run without canaries; the key draws its noise.
       canaries: the number of canaries per run.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
-      noise_steps: the variance of the last model's noise if losses are linear, divided by the variance of one
-        step's raw noise. It is the number of steps if the noise of different steps is independent.
-      is_rehearsed: (the number of parameters in which directions are drawn) -> True if the adversary should
-        train a model to know what to expect (`Setting.is_rehearsed`).
+      noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
+        variance; the number of steps if noise is independent across steps.
+      is_rehearsed: (the dimension of random directions) -> True if the adversary should train a model to know
+        which final model to expect (`Setting.is_rehearsed`).
     """
 
     model: Model
@@ -211,43 +212,46 @@ class Knowledge(NamedTuple):
     is_rehearsed: Callable[[int], bool] = lambda parameters: True
 
     def count_inputs(self) -> int:
-        """Returns the number of floats in an example at the model's first layer.
+        """Returns the number of floats that enter the model's first layer for one example.
 
-        Raises InputError if that layer does not take floats, because examples then have no directions.
+        Raises InputError if the layer takes integers, because poisoned examples are floats.
         """
         features = self.data[0]  # (N, ...)
         example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
         first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         require(
             jnp.issubdtype(first_input.dtype, jnp.floating),
-            "poisoned examples are floats, but this model takes whole numbers: choose another `adversary`",
+            "poisoned examples are floats, but this model takes integers: choose another `adversary`",
         )
         return math.prod(first_input.shape)
 
     def count_classes(self) -> int:
         """Returns the number of classes; raises InputError if labels are not classes."""
-        needed = "this adversary needs integer class labels 0..n-1 with n >= 2"
-        require(self.classes >= 2, f"{needed}: choose another `adversary`")
+        require(
+            self.classes >= 2,
+            "this adversary needs integer class labels 0..n-1 with n >= 2: choose another `adversary`",
+        )
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns a function from theta_0 to the final model of training without noise and canaries, (p,).
+        """Returns a function that maps theta_0 (p,) to the final model (p,) without noise and canaries.
 
-        It caches its last result, because an audit that adds runs prepares the same adversary again.
+        The function caches its last result, because an audit may call `Adversary.init` several times.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
         @functools.lru_cache(maxsize=1)
-        def train(theta_0: bytes) -> Array:
-            """Trains from a float32 theta_0, given as bytes because the cache needs a hashable argument."""
-            key = jax.random.key(0, impl="threefry2x32")  # not used
-            return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
+        def train(theta_0_bytes: bytes) -> Array:
+            """Trains from theta_0, given as the bytes of a float32 array, since arrays are not hashable."""
+            theta_0 = jnp.frombuffer(theta_0_bytes, jnp.float32)
+            any_key = jax.random.key(0, impl="threefry2x32")  # its noise is multiplied by 0
+            return self.simulate(noiseless, any_key, theta_0).theta
 
         return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Returns a sentence for reports about the models of a training run that an adversary sees."""
+    """Returns a sentence for reports about which of a run's models an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees the final model only, no model in between."
@@ -262,10 +266,10 @@ class AdversaryFields:
       canary: a description of its canary for --help, such as "a gradient along a random coordinate".
       description: a sentence or two for a report.
       biased: True if it inserts a gradient along a single coordinate. The distribution of its scores is then
-        known if genuine gradients do not move that coordinate.
+        known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
         needs a single canary.
-      version: the version of its stored scores. A higher version makes audits train again.
+      version: the version of its stored scores. Audits with an older version train again.
     """
 
     name: ClassVar[str]
@@ -281,12 +285,12 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """True if every run draws its own canaries. Bounds are then valid wherever the audit stops."""
+        """True if every run draws its own canaries. Bounds are then valid whenever the audit stops."""
         return False
 
     @property
     def inserts_all(self) -> bool:
-        """True if every run inserts all canaries, without coins."""
+        """True if every run inserts all canaries, without coin flips."""
         return self.any_time
 
     @property

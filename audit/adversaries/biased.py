@@ -1,4 +1,4 @@
-"""Gradients of norm C along a single coordinate: the random (GC-R) and the simulated (GC-S) biased dimension.
+"""Gradients of norm C along a single coordinate: the random (GC-R) and simulated (GC-S) biased dimensions.
 
 They are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
 gradient, so the score of coordinate d is theta_0[d] - final[d] (Errata H3).
@@ -33,8 +33,8 @@ Choose = Callable[[Array, Array], Array]
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
-# A noisy simulation has the noise and clipping of the run, a noiseless simulation has neither. Both measure
-# how far a coordinate moves at each step, or from the initial to the final model.
+# A noisy simulation uses the run's noise and clipping, and a noiseless simulation uses neither. Both measure
+# how far each coordinate moves, either at each step or between the initial and the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -57,10 +57,10 @@ def _check_canaries_fit(knowledge: Knowledge) -> None:
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It simulates training runs, sums the movement of each coordinate over them, and chooses the coordinates
-    that move least. In a "per_step" variant, a movement is the sum of squared updates. The paper takes the
-    square root of the sum over all runs (Errata H4), which ranks coordinates in the same order. In a
-    "final_model" variant, a movement is the distance between the final model and theta_0.
+    It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
+    move least. In the "per_step" variants, a movement is the sum of squared updates. The paper takes the
+    square root of its total over all runs, which ranks coordinates in the same order (Errata H4). In the
+    "final_model" variants, a movement is the coordinate's distance between the final model and theta_0.
     """
 
     name = "gc_s"
@@ -83,7 +83,7 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
-            simulations = 1  # without noise, all are the same
+            simulations = 1  # without noise, all would be the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
@@ -94,7 +94,7 @@ class GcS(AdversaryFields):
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)
-            # JAX may trace this function to find shapes. The traced array has no values to check.
+            # JAX may trace this function to find shapes. Traced arrays have no values to check.
             if not isinstance(total, jax.core.Tracer):
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
                 require(
@@ -154,7 +154,7 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries, C e_d for each coordinate d; a single canary is an array (1, p).
+      crafted: the canaries C e_d, with e_d the unit vector along coordinate d; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
 
@@ -174,14 +174,14 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases the score. For a single canary, the expected model is theta_0. Several canaries need a better
-    one, because training moves some of the coordinates by many times the noise.
+    increases its score. For a single canary, the expected model is theta_0. Several canaries need a better
+    expected model, because training moves some of their coordinates much further than the noise does.
 
     Args:
       choose: (key, theta_0) -> the coordinates d (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected model of several canaries. It is trained without noise
-        and with half of every canary, as each is in with probability 1/2.
+      expect: (craft, state, theta_0) -> the expected model for several canaries, trained without noise and
+        with each canary scaled by its probability of insertion.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
@@ -194,7 +194,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
             return BiasedDimensions(dimensions, gradient[None], at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `expect` only calls `craft`, which does not read the expected values.
+        # `expect` only calls `craft`, which does not read `expected`.
         state = BiasedDimensions(dimensions, crafted, expected=at_start)
         expected = expect(BiasedDimensions.craft, state, theta_0)
         return state._replace(expected=expected[dimensions])
@@ -203,7 +203,10 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary of `FreshCoordinates`; raises InputError for too many canaries or coordinates."""
+    """Returns the adversary that inserts along new coordinates in each run (`FreshCoordinates`).
+
+    Raises InputError for too many canaries or coordinates.
+    """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
     require(
@@ -214,15 +217,15 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     others = parameters - canaries
     require(
         others <= _MAX_RANKED,
-        f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop it",
+        f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop `afresh`",
     )
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. In every run, `draw` replaces the coordinates and the key."""
+        """Trains the expected model. Every run's `draw` replaces the placeholder coordinates and key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = jnp.arange(canaries)
-        return FreshCoordinates(coordinates, values, ties=key, expected=rehearse(theta_0))
+        return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))
 
     return Adversary(
         init,
@@ -241,30 +244,30 @@ class FreshCoordinates(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates.
       values: (K,) the canaries' entries there, all equal to the clipping norm C.
-      ties: the key that breaks ties.
-      expected: (p,) the final model of training without noise and canaries.
+      tie_key: breaks ties.
+      expected: (p,) the final model of a training run without noise and canaries.
     """
 
     dimensions: Array
     values: Array
-    ties: Array
+    tie_key: Array
     expected: Array
 
     def craft(self, step: Array, theta: Array) -> mechanism.Coordinates:
         return mechanism.Coordinates(self.dimensions, self.values)
 
     def draw(self, key: Array) -> FreshCoordinates:
-        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
+        """Returns the state for the run with this key, with K distinct coordinates."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.dimensions.shape  # (K,)
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
-        return self._replace(dimensions=dimensions, ties=tie_key)
+        return self._replace(dimensions=dimensions, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
-        The downward movement of a coordinate is expected - final, with the final model `expected` of training
-        without noise and canaries. A canary increases it. `count_below` leaves out the canaries' coordinates,
-        and breaks ties at random. `Adversary.score` has `seen` and `theta_0` for other adversaries.
+        A coordinate moves down by expected - final, and an inserted canary increases this. `count_below`
+        excludes the canaries' coordinates from the count, and breaks ties at random. `seen` and `theta_0` are
+        unused.
         """
-        return count_below(self.expected - final, self.dimensions, self.ties)
+        return count_below(self.expected - final, self.dimensions, self.tie_key)

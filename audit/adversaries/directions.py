@@ -1,4 +1,4 @@
-"""Canaries in random directions on the sphere, scored by cosines with the model's displacement.
+"""Canaries along uniformly random directions, scored by their cosines with the model's displacement.
 
 CotS is from the hidden-state paper (Algorithms 7 and 8). The one-shot paper (Andrew et al., 2024) inserts
 many canaries in one run: `final_cosines` sees the final model (Algorithm 2), and `largest_cosines` sees every
@@ -28,7 +28,7 @@ from audit.errors import require
 from audit.settings.fields import described
 
 _TINY = 1e-30  # avoids 0 / 0
-# The maximum number of entries (K, p) of directions in memory, 1 GiB.
+# The maximum K * p of stored directions (K, p): 1 GiB of float32.
 _MAX_KEPT = 1 << 28
 
 
@@ -37,15 +37,15 @@ class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
     If `cots_score` is "weights", the vector is minus the final model. Otherwise it is theta_0 - final for a
-    single canary, and expected - final for several. The expected model is trained without noise and with half
-    of every canary.
+    single canary, and expected - final for several. The expected model is trained without noise and with each
+    canary scaled by its probability of insertion.
     """
 
     name = "cots"
     canary = "along a random direction"
     description = (
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
-        "cosine of that direction and the model's displacement."
+        "cosine between that direction and the model's displacement."
     )
     cots_score: str = described(
         "Score: cosine with the displacement of the model, or with its final weights as in the LiDP paper.",
@@ -55,7 +55,7 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary of one direction, or of several directions in the same training run."""
+        """Returns the adversary with one direction, or with several directions in the same training run."""
         origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
@@ -71,8 +71,8 @@ class OneShotCanaries(AdversaryFields):
     name = "one_shot"
     canary = "the one-shot paper's random directions"
     description = (
-        "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
-        "and the model's displacement or its weights, or the largest cosine with any step's move."
+        "One-shot: inserts gradients of norm C along random directions. A score is the cosine between a "
+        "direction and the model's displacement or weights, or its largest cosine with any step's move."
     )
     observe: str = described(
         "one_shot: score by the cosine with the final displacement (final) or weights, or by the largest "
@@ -87,7 +87,7 @@ class OneShotCanaries(AdversaryFields):
     )
 
     def __post_init__(self) -> None:
-        """Raises InputError for `all_in` with the largest cosine, whose null distribution is not known."""
+        """Raises InputError for `all_in` with largest cosines, which have no known null distribution."""
         require(
             not self.all_in or self.observe != "all",
             "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
@@ -106,19 +106,17 @@ class OneShotCanaries(AdversaryFields):
         return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary, which scores by the largest cosine over all steps or with the final model.
-
-        Raises InputError for a single canary.
-        """
+        """Returns the adversary; raises InputError for a single canary."""
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # The known distribution needs independent directions. Runs share them, so `read_evidence` uses it
-        # only for a single run. With `all_in`, it takes the place of canaries that are out.
-        null = NullLaw(self.all_in, dimension=knowledge.model.n_parameters)
-        return adversary._replace(null=null)
+        # The known distribution requires independent directions. Runs share directions, so
+        # `read_evidence` uses this distribution only for a single run.
+        return adversary._replace(
+            null=NullLaw(all_in=self.all_in, dimension=knowledge.model.n_parameters)
+        )
 
 
 class RandomDirection(NamedTuple):
@@ -136,7 +134,7 @@ class RandomDirection(NamedTuple):
         return self.gradient
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the canary and the displacement origin - final; 0 if the latter is 0."""
+        """Returns the cosine (1,) between the canary and the displacement origin - final; 0 if it is zero."""
         direction = self.gradient[0]
         displacement = self.origin - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -145,26 +143,27 @@ class RandomDirection(NamedTuple):
 
 
 def initial_model(theta_0: Array) -> Array:
-    """Returns theta_0 (p,) as the origin of the displacement, which is then the change by training."""
+    """Returns theta_0 (p,) as the origin, to measure the displacement from the initial model."""
     return theta_0
 
 
 def zero_model(theta_0: Array) -> Array:
-    """Returns zeros (p,) as the origin of the displacement, which is then minus the final weights."""
+    """Returns zeros (p,) as the origin; the displacement is then minus the final weights."""
     return jnp.zeros_like(theta_0)
 
 
+# By the values of `CotS.cots_score` and `OneShotCanaries.observe`.
 ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
 def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
-    The score is the cosine of u and origin(theta_0) - final, where `origin` maps theta_0 to a model (p,).
+    The score is the cosine between u and origin(theta_0) - final; `origin` maps theta_0 to a model (p,).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
-        """Draws u, and computes the origin of the displacement."""
+        """Draws u, and computes the origin."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = clipping_norm * normal / jnp.linalg.norm(normal)
         return RandomDirection(gradient[None], origin(theta_0))
@@ -188,41 +187,40 @@ class RandomDirections(NamedTuple):
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction and the displacement origin - final."""
+        """Returns the cosines (K,) between the canaries' directions and the displacement origin - final."""
         return _compute_cosines(self.keys, self.origin - final)
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - final. `expect` maps (craft, state, theta_0) to
-    the expected model (p,), such as the final model without noise. Then the difference shows mainly noise and
-    canaries. The state only stores keys, and each use draws the directions again.
+    The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
+    theta_0) to the expected model (p,). If this is the final model without noise, mainly noise and canaries
+    remain in the difference. The state stores only keys; each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys, and computes the expected model; the mechanism applies `clipping_norm`."""
+        """Draws the keys, and computes the expected model. The mechanism scales directions to norm C."""
         keys = jax.random.split(key, canaries)
         # `expect` crafts canaries from the state's keys. It does not read the origin.
         state = RandomDirections(keys, origin=jnp.zeros_like(theta_0))
         return state._replace(origin=expect(craft_directions, state, theta_0))
 
-    # `crafts_constant`: the canaries are the same at every step.
     return Adversary(
         init, craft_directions, RandomDirections.score, canaries=canaries, crafts_constant=True
     )
 
 
 def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
-    """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
+    """Returns the one-shot adversary that scores by the final model (Andrew et al., 2024, Algorithm 2).
 
-    The score of canary k is the cosine of its direction u_k with origin(theta_0) - final.
+    The score of canary k is the cosine between its direction u_k and origin(theta_0) - final.
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> a model (p,). With `initial_model`, cosines are with the change by training.
-        With `zero_model`, they are with the final weights, as in the paper; the initial weights make them
-        smaller.
+      origin: theta_0 (p,) -> a model (p,). `initial_model` gives cosines with the change due to training.
+        `zero_model` gives cosines with the final weights, as in the paper; these include the initial weights,
+        so the cosines are smaller.
     """
     return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
 
@@ -262,13 +260,13 @@ class OneShot(NamedTuple):
     def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
-        SGD with momentum moves by learning rate * gradient + momentum * the last move. Without the second
-        term, we get a vector along the gradient. `largest` is raised to the cosine between this vector and
-        each direction, where that is larger.
+        SGD with momentum moves by learning rate * gradient + momentum * the last move. Subtracting the second
+        term leaves a vector along the gradient. `largest` keeps the maximum of its old values and this
+        vector's cosines with the directions.
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move
-        if len(self.units):
+        if len(self.units):  # the directions fitted into memory
             cosines = self.units @ _scale_to_unit(along_gradient)
         else:
             cosines = _compute_cosines(self.keys, along_gradient)
@@ -280,22 +278,22 @@ class OneShot(NamedTuple):
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
-    """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
+    """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper takes the noisy mean of the step's updates instead, the gradient of the server's SGD.
+    that paper uses the noisy mean of the step's updates instead, which is the gradient of the server's SGD.
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD, for cosines with gradients: a move minus momentum * the
-        last move; 0 for cosines with moves.
+      momentum: the momentum of the server's SGD, to use its gradients: each move minus momentum * the last
+        move; 0 to use moves.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws the keys of K directions, and the directions if they fit into memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
-        # One by one, to save memory.
+        # `map` draws one direction at a time, to save memory.
         units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
@@ -305,21 +303,21 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
         OneShot.score,
         canaries=canaries,
         observer=Observer(begin=OneShot.begin, observe=OneShot.observe),
-        crafts_constant=True,  # the canaries are the same at every step
+        crafts_constant=True,
     )
 
 
 def craft_directions(state: Any, step: Array, theta: Array) -> mechanism.Directions:
-    """Returns the directions of the keys `state.keys` at every step. The mechanism draws them."""
+    """Returns the same keys at every step; the mechanism draws a direction from each."""
     return mechanism.Directions(state.keys)
 
 
 def _scale_to_unit(vector: Array) -> Array:
-    """Scales a vector (p,) to length 1; returns 0 for a vector of 0."""
+    """Scales a vector (p,) to length 1; returns zeros for a zero vector."""
     return vector / jnp.maximum(jnp.linalg.norm(vector), _TINY)
 
 
 def _compute_cosines(keys: Array, vector: Array) -> Array:
-    """Returns the cosines (K,) of the directions of K keys, drawn one at a time, with a vector (p,)."""
+    """Returns the cosines (K,) between a vector (p,) and the directions of K keys, drawn one at a time."""
     unit = _scale_to_unit(vector)
     return jax.lax.map(lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys)

@@ -1,10 +1,10 @@
-"""Canaries that are examples: a step inserts their clipped gradients, and their losses give the scores.
+"""Canaries that are examples: steps insert their clipped gradients, and their losses give the scores.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  since other examples hardly move the model there. An example is scale * direction + mean, or only
+  because other examples hardly move the model along these. An example is scale * direction + mean, or only
   scale * direction as in the LiDP paper's text (Errata L10).
-- ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of the smallest variance.
+- ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples and gives each a random wrong label; no leading axis if K = 1."""
+            """Draws K training examples and gives each a random wrong label; without an axis K if K = 1."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
@@ -81,7 +81,7 @@ class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
     The defaults are the values in the LiDP paper's code, for 784 pixels (Errata L10). Principal directions
-    are numbered from 0, the direction of the largest variance. Canaries are along random directions from
+    are numbered from 0, the direction of largest variance. Canaries use random directions from
     `first_direction` to `end_direction` - 1.
     """
 
@@ -124,7 +124,7 @@ class Poisoned(AdversaryFields):
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if the data or the labels do not suit it."""
+        """Returns the adversary; raises InputError if the data or the labels are unsuitable."""
         most = knowledge.count_inputs()
         require(
             self.end_direction <= most,
@@ -137,7 +137,7 @@ class Poisoned(AdversaryFields):
         expect = knowledge.expect if self.loss_score == "excess" else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples: scale * a direction, plus the data's mean if `poison_mean` is True."""
+            """Makes K examples: scale * direction, plus the data's mean if `poison_mean` is True."""
             mean, directions = find_principal(knowledge)
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
@@ -149,18 +149,18 @@ class Poisoned(AdversaryFields):
 
 @dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example, the data's mean plus the direction of the smallest variance.
+    """ClipBKD: a single example, the data's mean plus the direction of smallest variance.
 
-    Its label has the highest loss under a model trained without the example. The LiDP paper averages the
-    losses of 100 models; we train only one.
+    Its label is the one with the highest loss under a model trained without the example. The LiDP paper
+    averages the losses of 100 such models; we train only one.
     """
 
     name = "clip_bkd"
     reads_theta = True
     canary = "an example along the direction of smallest variance"
     description = (
-        "ClipBKD: inserts the gradient of an example along the direction of the smallest variance in the "
-        "data, with the least likely label for a model trained without it. Its score is minus the final "
+        "ClipBKD: inserts the gradient of an example along the direction of smallest variance in the data, "
+        "with the label that a model trained without it finds least likely. Its score is minus the final "
         "model's loss on that example."
     )
 
@@ -176,7 +176,7 @@ class ClipBkd(AdversaryFields):
         rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example, with the label of the highest loss on a model trained without it."""
+            """Makes the example, with the label of highest loss under a model trained without it."""
             mean, directions = find_principal(knowledge)
             theta = rehearse(theta_0)
             features = jnp.asarray(mean + directions[-1], jnp.float32)
@@ -189,7 +189,7 @@ class ClipBkd(AdversaryFields):
 
 
 class ScoredExamples(NamedTuple):
-    """K examples as canaries, and their losses (K,) on the expected final model."""
+    """K examples as canaries, and their losses (K,) under the expected final model."""
 
     examples: mechanism.Examples
     expected: Array
@@ -201,7 +201,7 @@ class ScoredExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class _LossDrops:
-    """Computes examples' scores, of shape (K,): losses on the expected minus those on the final model."""
+    """Scores examples (K,): their losses under the expected final model minus those under the final model."""
 
     loss: ExampleLoss
 
@@ -214,7 +214,7 @@ def inserted_examples(
 ) -> Adversary:
     """Returns the adversary that inserts K examples, as in training, and scores each by its loss.
 
-    A score is the example's loss on the expected final model minus its loss on the final model.
+    A score is the example's loss under the expected final model minus its loss under the final model.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -226,7 +226,7 @@ def inserted_examples(
     craft = ScoredExamples.craft
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses on the expected final model; losses are 0 without `expect`."""
+        """Makes the examples and their losses under the expected final model (0 without `expect`)."""
         examples = init(key, theta_0, clipping_norm)
         # `expect` only calls `craft`, which does not read the losses.
         state = ScoredExamples(examples, expected=jnp.zeros(canaries))
@@ -240,19 +240,18 @@ def inserted_examples(
 
 @dataclass(frozen=True)
 class _CraftGradient:
-    """Computes the gradient of a single example at theta, of shape (1, p). The mechanism clips it."""
+    """Computes the gradient (1, p) of the single example in the state at theta; the mechanism clips it."""
 
     loss: ExampleLoss
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
-        """Returns the gradient at theta of the example in the state, of shape (1, p)."""
         gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 
 @dataclass(frozen=True)
 class _MinusLoss:
-    """Computes the score of a single example, of shape (1,): minus its loss on the final model."""
+    """Computes the score (1,) of a single example: minus its loss under the final model."""
 
     loss: ExampleLoss
 
@@ -263,11 +262,11 @@ class _MinusLoss:
 
 
 class Principal(NamedTuple):
-    """The principal directions of data, float64.
+    """The mean and the principal directions of examples with shape (...) and d entries, in float64.
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: the right singular vectors of the centred data (d, ...), largest singular value first. The
+      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. The
         entry with the largest magnitude in each vector is positive.
     """
 
@@ -276,9 +275,9 @@ class Principal(NamedTuple):
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
-    """Returns the mean and the principal directions of examples of shape (N, ...), computed in float64.
+    """Returns the mean and the principal directions of N examples (N, ...), computed in float64.
 
-    Directions in which the data do not vary come last. They are an arbitrary basis.
+    Directions without variance come last, as an arbitrary basis of their span.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
@@ -291,14 +290,14 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # eigh returns columns, largest eigenvalue last.
+    # eigh returns eigenvectors as columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign of an eigenvector is arbitrary. Make the entry with the largest magnitude positive.
+    # The sign of an eigenvector is arbitrary.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
 def find_principal(knowledge: Knowledge) -> Principal:
-    """Returns the principal directions of the training data, as the model's first layer gets them."""
+    """Returns the principal directions of the training data as they enter the model's first layer."""
     return principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))

@@ -1,7 +1,7 @@
 """Canaries that every run draws for itself, ranked among fresh draws from the same generator.
 
-The rank of a canary that is out is uniform on 1 to M + 1 (`audit.evidence.ranks`). A score is the number of
-fresh draws that score below the canary, so the rank is M + 1 minus the score.
+Among M fresh draws, the rank of a canary that is out is uniform on 1 to M + 1 (`audit.evidence.ranks`). The
+audit's score is the number of fresh draws below the canary, so the rank is M + 1 minus this score.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from audit.adversaries.base import (
 from audit.settings.fields import described
 
 _BLOCK = 512  # examples that are drawn and scored at once
-MAX_DRAWS = 10_000_000  # float32 counts them exactly
+MAX_DRAWS = 10_000_000  # float32 represents counts up to here exactly
 
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
@@ -37,7 +37,7 @@ ScoreExamples = Callable[[Any, Array, Array], Array]
 
 @dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws for itself, ranked among fresh examples of the same generator."""
+    """Random examples that every run draws for itself, ranked among examples from the same generator."""
 
     name = "examples"
     reads_theta = True
@@ -45,7 +45,7 @@ class RandomExamples(AdversaryFields):
     description = (
         "Random examples: every run draws new examples with random features and labels, and inserts "
         "their gradients. After the run it draws many more from the same generator. A score is an example's "
-        "rank among these, by how far training lowered its loss."
+        "rank among these, by how much training lowered its loss."
     )
     # Version 1 scored canaries in a separate batch, which may round differently.
     version = 2
@@ -79,14 +79,14 @@ class Draws(NamedTuple):
 
     Attributes:
       examples: the K canaries.
-      fresh: the key that draws the M fresh examples and the canaries' places among them.
-      ties: the key that breaks ties.
-      reference: the model to which every run's final model is compared, of shape (p,).
+      fresh_key: draws the M fresh examples and the canaries' positions among them.
+      tie_key: breaks ties.
+      reference: (p,) the model with which we compare final models, the same in all runs.
     """
 
     examples: mechanism.Examples
-    fresh: Array
-    ties: Array
+    fresh_key: Array
+    tie_key: Array
     reference: Array
 
     def craft(self, step: Array, theta: Array) -> mechanism.Examples:
@@ -106,15 +106,14 @@ def fresh_examples(
       generate: (key, number) -> random examples, both canaries and fresh examples.
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
         the models, but not on the inserted examples.
-      refer: theta_0 (p,) -> the reference model (p,), to which the final model is compared.
+      refer: theta_0 (p,) -> the reference model (p,).
       canaries: K, the number of canaries per run. All are inserted.
       fresh: M, the number of fresh examples.
     """
-    draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        """Trains the reference model. In every run, `draw` replaces the examples and keys."""
-        return Draws(generate(key, canaries), fresh=key, ties=key, reference=refer(theta_0))
+        """Computes the reference model. Other fields are placeholders that every run's `draw` replaces."""
+        return Draws(generate(key, canaries), fresh_key=key, tie_key=key, reference=refer(theta_0))
 
     return Adversary(
         init,
@@ -122,23 +121,23 @@ def fresh_examples(
         _RankExamples(generate, score_examples, canaries, fresh),
         canaries,
         reads_theta=True,
-        draw=draw,
+        draw=_DrawExamples(generate, canaries),
         null=NullLaw(all_in=True, draws=fresh),
     )
 
 
 @dataclass(frozen=True)
 class _DrawExamples:
-    """Draws a run's canaries, the key of its fresh examples, and the key that breaks ties."""
+    """Draws a run's canaries and keys."""
 
     generate: Generator
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
-        """Returns the state for a run, from the run's key."""
+        """Returns the state for the run with this key; only the reference model is kept from `state`."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
-        return Draws(canaries, fresh_key, ties=tie_key, reference=state.reference)
+        return Draws(canaries, fresh_key, tie_key, state.reference)
 
 
 @dataclass(frozen=True)
@@ -153,18 +152,18 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts, of shape (K,).
 
-        The canaries are inserted at random positions in a list of fresh examples. To save memory, we draw and
-        score the list in blocks: a fresh example for each position, replaced by the canary if there is one.
+        We put the canaries at random positions in a list with the fresh examples. To save memory, we draw and
+        score the list in blocks: a fresh example for each position, unless a canary replaces it.
         """
         total = self.canaries + self.fresh
-        places = _draw_places(state.fresh, self.canaries, total)
+        places = _draw_places(state.fresh_key, self.canaries, total)
         block = min(_BLOCK, total)
 
         def score_block(start: Array) -> Array:
-            """Returns the scores of the block of examples that begins at place `start` of the list."""
-            drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
+            """Returns the scores (block,) of the examples at positions start to start + block - 1."""
+            drawn = self.generate(jax.random.fold_in(state.fresh_key, start), block)
             is_here = (start <= places) & (places < start + block)
-            # The canaries of other blocks get the row after the last, which `set` drops.
+            # Canaries of other blocks get the row index `block`, which is out of range, so `set` drops them.
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
@@ -174,45 +173,45 @@ class _RankExamples:
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
-        scores = jax.lax.map(score_block, starts).ravel()
-        return count_below(scores[:total], places, state.ties)
+        scores = jax.lax.map(score_block, starts).ravel()  # the last block may exceed the list
+        return count_below(scores[:total], places, state.tie_key)
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws K distinct positions for a run's canaries among all `total` scored examples.
 
-    The position of an example in a block may affect how a compiled program rounds its score. At random
-    positions, canaries and fresh examples are exchangeable despite this.
+    An example's position in a block may affect how a compiled program rounds its score. With random
+    positions, canaries and fresh examples are still exchangeable.
     """
-    # The blocks fold their first place into the same key. All these are below `total`.
+    # Blocks fold their first position into the same key. These positions are below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
 
-def count_below(scores: Array, places: Array, ties: Array) -> Array:
+def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    All counts are NaN if any score is not finite, which shows that a model diverged.
+    All counts are NaN if any score is not finite, because the model then diverged.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
       places: (K,) the indices of the canaries. All other scores belong to fresh draws.
-      ties: the key that breaks ties.
+      tie_key: breaks ties.
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    # If t draws tie with a canary, a uniformly random number of them, 0 to t, counts as below it. This makes
-    # the canary's rank among them uniform.
-    ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
+    # If t draws tie with a canary, we count a uniformly random number of them, 0 to t, as below it. The
+    # canary's rank among them is then uniform.
+    ties_below = jax.random.randint(tie_key, below.shape, 0, tied + 1)
     counts = jnp.float32(below + ties_below)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
 @dataclass(frozen=True)
 class LossDrops:
-    """Computes scores from losses only: the loss at the reference model minus the loss at the final model."""
+    """Scores examples by their loss at the reference model minus their loss at the final model."""
 
     loss: ExampleLoss
 
@@ -225,8 +224,8 @@ class LossDrops:
 class RandomEntries:
     """A distribution of arrays with independent entries, such as the features of an example.
 
-    Integers are uniform from 0 to `largest`. Floats are normal with `mean` and standard deviation
-    `deviation`.
+    Integers are uniform from 0 to `largest`, inclusive. Floats are normal with mean `mean` and standard
+    deviation `deviation`.
     """
 
     shape: tuple[int, ...]
@@ -248,7 +247,7 @@ class RandomEntries:
 
 @dataclass(frozen=True)
 class RandomExampleGenerator:
-    """Generates random examples with independent entries, in the shape and scale of the data."""
+    """Generates random examples with independent entries."""
 
     features: RandomEntries
     labels: RandomEntries
@@ -261,9 +260,10 @@ class RandomExampleGenerator:
 
 
 def _fit_entries(values: Array) -> RandomEntries:
-    """Returns a distribution of an example's array, fitted to all entries of N examples `values` (N, ...)."""
+    """Returns a distribution of arrays (...), fitted to all entries of the N arrays in `values` (N, ...)."""
     shape = values.shape[1:]
     dtype = str(values.dtype)
     if jnp.issubdtype(values.dtype, jnp.integer):
+        # `RandomEntries` has no negative integers.
         return RandomEntries(shape, dtype, largest=max(0, int(values.max())))
     return RandomEntries(shape, dtype, float(values.mean()), float(values.std()))

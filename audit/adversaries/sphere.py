@@ -1,11 +1,11 @@
 """Gradients of norm C along uniformly random directions that every run draws for itself.
 
-A score is the cosine of a canary's direction and u = expected - final, where `final` is the final model and
-`expected` is a model trained without noise and canaries. If the noise is much larger than all other movement,
-`expected` is theta_0. The distribution of a score is known exactly if its canary is out
-(`audit.methods.exact_null`).
+A score is the cosine between a canary's direction and u = expected - final. `final` is the final model, and
+`expected` is a model trained without noise and canaries, or theta_0 if the noise is much larger than all
+other movement. If a canary is out, its score has an exactly known distribution (`audit.methods.exact_null`).
 
-Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the others.
+Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the other canaries'
+directions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from audit.tasks.model import Model
 
 _TINY = 1e-30  # avoids 0 / 0
-_INVERSION_ERROR = 1e-8  # of the inverse of a Gram matrix
+_INVERSION_ERROR = 1e-8  # the norm of I - G X for the computed inverse X of a Gram matrix G
 _MIN_EDGE = 0.2  # see `_eigenvalue_limits`
-# If the other canaries add more than this fraction to the variance of a score, we use leave-one-out scores.
+# We use leave-one-out scores if the other canaries add more than this fraction to a score's variance.
 _MAX_INTERFERENCE = 0.01
 
 
@@ -50,13 +50,13 @@ class SphereFields(AdversaryFields):
     canary = "directions that every run draws anew"
     description = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
-        "along each. A score is the cosine of a direction and the final model's distance from the model that "
-        "the adversary expects. If there are many canaries, it leaves out the other directions."
+        "along each. A score is the cosine between a direction and the difference between the model that the "
+        "adversary expects and the final model. With many canaries, it leaves out the other directions."
     )
     any_time = True
     usual_runs = 60
     coins: bool = described(
-        "sphere: insert each canary by a coin flip instead of all, to check the null distribution.",
+        "sphere: flip a coin for each canary instead of inserting all, to check the null distribution.",
         default=False,
         has_flag=False,
     )
@@ -70,16 +70,16 @@ class SphereFields(AdversaryFields):
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if the tensor is unsuitable or canaries are too many."""
+        """Returns the adversary; raises InputError for an unsuitable tensor or too many canaries."""
         canaries = knowledge.canaries
         require(
             canaries > 1 or not self.coins, "`coins` are for several canaries: raise `canaries`"
         )
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
-        # Noise and the other canaries move the model along a canary's direction. In units of learning rate
-        # * C, this adds the variances noise_steps * sigma^2 and canaries * insertions^2 / parameters. We
-        # compare both times `parameters`.
+        # The noise and the other canaries move the model along a canary's direction by random amounts. In
+        # units of learning rate * C / batch size, these have variances of noise_steps * sigma^2 and
+        # canaries * insertions^2 / parameters. We compare both times `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
@@ -97,10 +97,10 @@ class SphereFields(AdversaryFields):
 
 
 def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
-    """Returns the indices in theta of the tensors for directions, of shape (m,); None for all of theta.
+    """Returns the indices (m,) in theta of the parameters that directions use; None for all of theta.
 
-    `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if there is no such
-    tensor, or if the number of canaries exceeds half of its parameters.
+    `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
+    name, or if there are more canaries than half the chosen parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names
@@ -119,8 +119,8 @@ class Sphere(NamedTuple):
     """The state of the adversary in a run: K fresh directions, and the model that it expects.
 
     Attributes:
-      directions: the directions, with keys (K, blocks), one key per block of coordinates.
-      expected: (m,) the expected model at the m coordinates in which directions are drawn.
+      directions: the directions; their keys are (K, blocks), one per block of `mechanism.BLOCK` coordinates.
+      expected: (m,) the expected model at the m coordinates of the directions.
     """
 
     directions: mechanism.Directions
@@ -130,26 +130,26 @@ class Sphere(NamedTuple):
         return self.directions
 
     def draw(self, key: Array) -> Sphere:
-        """Returns the state for a run: its own K directions, drawn from the run's key."""
+        """Returns the state for the run with this key, with its own K directions."""
         keys = jax.random.split(key, self.directions.keys.shape)
         return self._replace(directions=self.directions._replace(keys=keys))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine of each canary's direction and u = expected - final, of shape (K,); 0 if u is 0.
+        """Returns the cosines (K,) between the canaries' directions and u = expected - final; 0 if u is 0.
 
-        If a canary is out, u does not depend on its direction. Its score then has the distribution of the
-        cosine of a uniformly random direction of R^m and a fixed vector (`audit.laws.cosine_law`).
-        Directions are drawn at m coordinates. `seen` and `theta_0` are unused.
+        If a canary is out, u does not depend on its direction. Its score then is distributed as the cosine
+        between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`). `seen` and
+        `theta_0` are unused.
         """
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
-        # The drawn vectors' products with u, and their squared lengths.
+        # `_sum_blocks` draws normal vectors, so we divide by their lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
 
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine of each direction with the part of u orthogonal to all others, of shape (K,).
+        """Returns the cosines (K,) between each direction and the part of u orthogonal to all others.
 
         Here u = expected - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
         and w = H V u. Then
@@ -162,7 +162,7 @@ class Sphere(NamedTuple):
         """
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
-        # `_sum_blocks` draws normal vectors. We divide by their lengths to make them unit vectors.
+        # `_sum_blocks` draws normal vectors, so we divide by their lengths.
         products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
@@ -186,19 +186,19 @@ def fresh_directions(
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine of v_k with u = expected - final.
+    The score of canary k is the cosine between v_k and u = expected - final.
 
     Args:
       canaries: K.
       rehearse: theta_0 (p,) -> the expected model (p,).
       leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
-        be at most half the number of parameters, so that the Gram matrix is well conditioned in float32.
-      null: whether all canaries are inserted, and the number m of coordinates in which directions are drawn.
+        be at most half the number of parameters, to keep the Gram matrix well conditioned in float32.
+      null: whether all canaries are inserted, and the number m of the directions' coordinates.
       within: the m indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the expected model, and draws directions that `draw` replaces in every run."""
+        """Computes the expected model. The keys are placeholders that every run's `draw` replaces."""
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
         directions = mechanism.Directions(keys, within)
@@ -216,15 +216,15 @@ def fresh_directions(
 
 
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """Returns the dot products of K random vectors with u (m,), of shape (K,), and a second sum over blocks.
+    """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
-    The vectors are standard normal. We draw blocks of their coordinates one after the other, to save memory.
-    The last block has zeros beyond m.
+    The vectors are standard normal, of shape (m,). To save memory, we draw one block of B coordinates of all
+    vectors at a time. The last block has zeros beyond m.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) of the vectors to a term of the second sum; a block of zeros to zeros.
+      measure: maps a block (K, B) to an array, and a block of zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -234,9 +234,9 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Sums = tuple[Array, Array]
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws a block of all vectors, of shape (K, B), and adds its terms to both sums.
+        """Draws a block (K, B) of all vectors, and adds its terms to both sums.
 
-        `block` is (its keys (K,), its part of u (B,), 1 for coordinates below m and else 0 (B,)).
+        `block` is (its keys (K,), its part of u (B,), True for coordinates below m (B,)).
         """
         block_keys, u_block, is_inside = block
         drawn = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
@@ -253,12 +253,13 @@ def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
     It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several devices of a
-    process call it. Each iteration squares the error |I - G X|. The first X is the multiple of I with the
-    smallest error, (high - low) / (high + low), for eigenvalues of G between `low` and `high`.
+    process call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
+    `high`, the multiple of I with the smallest error is X = 2 / (high + low) I. This first X has the error
+    (high - low) / (high + low).
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # Find the number n of iterations after which first_error^(2^n) is at most _INVERSION_ERROR.
+    # After n iterations, the error first_error^(2^n) must be at most _INVERSION_ERROR.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
     iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))
@@ -271,7 +272,7 @@ def _inverse(gram: Array, parameters: int) -> Array:
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     """Returns (low, high), bounds on the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
-    For large p, eigenvalues are between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
+    For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
     Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
     wider by six times the scale of these fluctuations. For small p, this may exceed the lower edge, so `low`
     is at least _MIN_EDGE times that edge.

@@ -1,8 +1,8 @@
-"""Chooses the parameters of a large model in which canaries have their directions.
+"""Chooses which parameters of a large model the canaries' directions use.
 
-A random direction in m fixed parameters needs only m random numbers. The null distribution of its score is
-still exact, and the power is that of a direction in all parameters. The choice must not depend on the
-training data of the audited runs.
+A random direction in m fixed parameters needs only m random numbers. The null distribution of its score
+remains exact, and the power is the same as for a direction in all parameters. The choice must not depend on
+the training data of the audited runs.
 """
 
 import difflib
@@ -20,7 +20,7 @@ _MAX_SHOWN = 5  # names in a message
 
 
 class Subspace(NamedTuple):
-    """The tensors in which directions are drawn.
+    """The tensors that directions use.
 
     Attributes:
       names: their names, in the order of the model's parameters.
@@ -43,18 +43,18 @@ class Subspace(NamedTuple):
 def choose_tensors(
     parameters: Mapping[str, Any], canaries: int, within: str | Sequence[str] = AUTO
 ) -> Subspace:
-    """Chooses the tensors of a model in which to draw directions, and checks that they are suitable.
+    """Chooses a model's tensors for random directions, and checks that they are suitable.
 
     Args:
       parameters: the model's arrays or tensors by name, such as dict(model.named_parameters()) in PyTorch.
         Tensors with `requires_grad=False` are not trained.
       canaries: the number of canaries per run, each with a direction.
       within: the name of a tensor, a pattern such as "*lora*", or a list of these. "auto" chooses the largest
-        float32 tensor that is trained and not tied to another, and "all" chooses all such tensors.
+        suitable tensor: float32 or float64, trained, and not tied to another. "all" chooses all such tensors.
 
     Raises:
-      InputError: no tensor has such a name; a chosen tensor is not float32, is frozen, or is tied to another;
-        or the number of canaries exceeds half the number of parameters.
+      InputError: no tensor has such a name; a chosen tensor is unsuitable; or the number of canaries exceeds
+        half the number of chosen parameters.
 
     >>> import numpy as np
     >>> parameters = {"embed": np.zeros((90, 64), "f4"), "dense": np.zeros((64, 256), "f4")}
@@ -68,7 +68,7 @@ def choose_tensors(
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     names = usable  # for "all"
     if within == AUTO:
-        require(usable, f"no tensor is fit for directions: {next(iter(problems.values()))}")
+        require(usable, f"no tensor is suitable for directions: {next(iter(problems.values()))}")
         names = [max(usable, key=sizes.__getitem__)]  # the largest
     elif within != ALL:
         patterns = [within] if isinstance(within, str) else list(within)
@@ -86,7 +86,7 @@ def choose_tensors(
 
 
 def _find_problem(parameters: Mapping[str, Any], name: str) -> str:
-    """Returns the reason why directions cannot be drawn in a tensor; "" if they can."""
+    """Returns why a tensor is unsuitable for directions, as the end of a sentence; "" if it is suitable."""
     tensor = parameters[name]
     if not _is_trained(tensor):
         return "is frozen"
@@ -94,7 +94,7 @@ def _find_problem(parameters: Mapping[str, Any], name: str) -> str:
         return f"is {tensor.dtype}, in which rounding hides small updates"
     for other in parameters:
         if other != name and _identify(parameters[other]) == _identify(tensor):
-            return f"is the same tensor as {other}, which counts it twice"
+            return f"is the same tensor as {other}, so it would count twice"
     return ""
 
 
@@ -115,10 +115,10 @@ def _find_names(parameters: Mapping[str, Any], patterns: Sequence[str]) -> list[
 
 
 def _identify(tensor: Any) -> int:
-    """Returns a number that tied tensors share: a torch tensor's memory address, or an array's id."""
+    """Returns a number that tied tensors share: a PyTorch tensor's memory address, or an array's id."""
     return tensor.data_ptr() if hasattr(tensor, "data_ptr") else id(tensor)
 
 
 def _is_trained(tensor: Any) -> bool:
-    """Returns True for arrays, and for torch's tensors that require a gradient."""
+    """Returns True for arrays, and for PyTorch tensors that require a gradient."""
     return bool(getattr(tensor, "requires_grad", True))

@@ -1,6 +1,6 @@
-"""Simulates audits of mechanisms with exactly known leakage, to measure coverage and tightness of methods.
+"""Simulates audits of mechanisms with exactly known leakage, to measure the methods' coverage and tightness.
 
-A `Law` (`audit.calibration.laws`) draws the evidence of an audit, and `calibrate` repeats the audit.
+A `Law` (`audit.calibration.laws`) draws an audit's evidence, and `calibrate` repeats the audit.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ import numpy as np
 from audit.laws import conversions
 from audit.runtime.processes import in_order
 
-# Assumptions that methods need and laws may break.
+# Assumptions of methods that laws may break.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
@@ -23,15 +23,14 @@ class KnownMechanism(NamedTuple):
 
     Attributes:
       law: The law of an audit's evidence.
-      mu: The mechanism's mu, or the parameter of its law.
-      runs: The number of runs of an audit: per world if each world has its own runs, otherwise of both
-        worlds together.
+      mu: The mechanism's mu, or another parameter of its law, such as epsilon.
+      runs: The number of runs in an audit: per world if each world has its own runs, otherwise in total.
       audits: The number of audits.
       delta, confidence: The delta and the confidence of the bounds.
       seed: The seed of the evidence.
       canaries: K, the number of canaries per run.
       dimension: d, the dimension of canaries that are directions.
-      stream: Further numbers for the seed, to draw different evidence in different settings.
+      stream: Further numbers for the seed, so that settings draw different evidence.
     """
 
     law: "Law"
@@ -46,9 +45,9 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
-        """Returns the assumptions of a method that this mechanism and its audits break.
+        """Returns those of a method's assumptions that this mechanism and its audits break.
 
-        If there are none, the method must not exceed the truth more often than its level allows.
+        If the result is empty, the method must not exceed the truth more often than its level allows.
         """
         broken = self.law.breaks
         # Only methods for several runs with several canaries assume many runs, at least 100.
@@ -60,7 +59,7 @@ class KnownMechanism(NamedTuple):
 class Truth(NamedTuple):
     """The true epsilon at delta, and the true mu for methods that bound mu.
 
-    Without a true mu (None), these methods are compared by epsilon.
+    If `mu` is None, these methods are compared by epsilon.
     """
 
     epsilon: float
@@ -75,7 +74,7 @@ class Value(NamedTuple):
       epsilon: The epsilon at the setting's delta.
       mu: Mu; None if the method gives epsilon directly.
       seconds: The processor time in seconds; 0 if not measured.
-      refusal: Why the method did not give a value, which counts as epsilon = 0; empty if it did.
+      refusal: Why the method gave no value, which counts as epsilon = 0; empty if it gave one.
     """
 
     method: str
@@ -92,8 +91,7 @@ class Law(NamedTuple):
       name: The law's name.
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the truth.
-      audit: Maps (evidence, setting) to the values of all methods for such evidence; by default there are no
-        methods.
+      audit: Maps (evidence, setting) to the values of all methods for such evidence; by default, to [].
       breaks: The assumptions of methods that the law breaks.
     """
 
@@ -110,14 +108,14 @@ class Calibration(NamedTuple):
     Attributes:
       method: The method's name.
       setting: The mechanism and its audits.
-      exceeding: The fraction of audits above the truth, in mu if both the truth and the method have it,
+      exceeding: The fraction of audits above the truth, in mu if both the truth and the method have a mu,
         otherwise in epsilon.
       mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
       true_epsilon: The true epsilon; if mu is compared, the epsilon of the true mu.
-      beyond: The mean excess of epsilon in audits above the truth; 0 if there are none.
-      seconds: The processor time in seconds of the median audit; 0 if not measured.
-      refusals: The reasons of all audits without a value.
+      beyond: The mean excess of epsilon over audits above the truth; 0 without such audits.
+      seconds: The median audit's processor time in seconds; 0 if not measured.
+      refusals: The refusals of all audits without a value.
     """
 
     method: str
@@ -139,8 +137,8 @@ def calibrate(
 ) -> list[Calibration]:
     """Audits a known mechanism many times with every method for its evidence.
 
-    An audit depends only on the seed and its index, so the number of processes does not change the results.
-    We call `on_audit_done` with 1 after each audit.
+    An audit depends only on the seed and its index, so the number of processes does not affect the results.
+    `on_audit_done` is called with 1 after each audit.
 
     Returns:
       The results of each method.
@@ -155,7 +153,7 @@ def calibrate(
 
 
 def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
-    """Returns the values of all methods in an audit; `task` is (mechanism, index of the audit)."""
+    """Returns the values of all methods in an audit; `task` is (mechanism, the audit's index)."""
     setting, index = task
     return setting.law.audit(draw(setting, index), setting)
 
@@ -167,16 +165,13 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...]) -> Calibration:
-    """Returns the summary of one method's values in the audits of a setting.
-
-    An audit exceeds the truth by mu if both the truth and the method have a mu, otherwise by epsilon.
-    """
+    """Summarises one method's values in all audits of a setting."""
     truth = setting.law.truth(setting)
     true_epsilon = truth.epsilon
     epsilons = np.array([value.epsilon for value in values])
-    rounding = 1e-6
+    rounding = 1e-6  # a smaller excess may be a rounding error
     exceeds = epsilons > true_epsilon + rounding
-    # A method gives mu in all audits or in none.
+    # A method that gives a mu in one audit gives it in all.
     if truth.mu is not None and values[0].mu is not None:
         mus = np.array([value.mu for value in values])
         exceeds = mus > truth.mu + rounding

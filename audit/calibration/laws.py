@@ -1,17 +1,17 @@
-"""Distributions of the evidence of audits, with exactly known leakage, to calibrate the methods.
+"""Distributions of audits' evidence with exactly known leakage, to calibrate the methods.
 
-    GAUSSIAN            one canary per run: independent scores N(mu, 1) inserted, N(0, 1) left out
+    GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
     INDEPENDENT_COINS   several canaries per run, each inserted by its own coin, with the same scores
     FAILING_COINS       the same, but half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 
 The laws in DIRECTIONS:
 
-    gaussian   a Gaussian mechanism of mu, leave-one-out scores
+    gaussian   leave-one-out scores of a Gaussian mechanism that is mu-GDP
     equal      the same, with one cosine for all canaries of a run
-        failing    as `gaussian`, but half of the runs do not insert canaries
-    laplace    mu is epsilon: Laplace noise along the direction
-    bound      mu is epsilon: the largest cosines that (epsilon, delta)-DP allows
+    failing    as `gaussian`, but half of the runs do not insert canaries
+    laplace    Laplace noise along the direction; here mu is epsilon
+    bound      the largest cosines that (epsilon, delta)-DP allows; here mu is epsilon
 """
 
 from collections.abc import Callable, Iterable
@@ -36,12 +36,12 @@ from audit.laws.known_laws import ScoreFamily
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import Finding
 
-_TIED = frozenset([INDEPENDENT])
-_CURVED = frozenset([GAUSSIAN_CURVE])
+_DEPENDENT = frozenset([INDEPENDENT])
+_NOT_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def make_values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns bounds and estimates as values to calibrate."""
+    """Returns bounds and estimates as values for calibration."""
     return [Value(finding.method, finding.epsilon, finding.mu) for finding in findings]
 
 
@@ -56,7 +56,7 @@ def mu_is_epsilon(setting: KnownMechanism) -> Truth:
 
 
 def score_truth(family: ScoreFamily, setting: KnownMechanism) -> Truth:
-    """Returns the true epsilon, at delta, of independent scores of a family with the parameter mu."""
+    """Returns the true epsilon at delta for independent scores from a family with the parameter mu."""
     return Truth(family.epsilon(setting.mu, setting.delta))
 
 
@@ -64,7 +64,7 @@ def score_truth(family: ScoreFamily, setting: KnownMechanism) -> Truth:
 
 
 def _draw_scores(rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws the scores N(mu, 1) of half of the runs, with the canary, and N(0, 1) of the others."""
+    """Draws scores N(mu, 1) for half of the runs, with the canary, and N(0, 1) for the others."""
     runs = setting.runs // 2
     scores_in = setting.mu + rng.standard_normal(runs)
     return make_sets(scores_in, rng.standard_normal(runs))
@@ -84,14 +84,14 @@ def audit_several(design: Coins | Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def toss(rng: Generator, setting: KnownMechanism) -> Bits:
-    """Draws a fair coin for each of the setting's K canaries in each of its R runs."""
+    """Flips a fair coin for each of K canaries in each of R runs; returns the coins (R, K)."""
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
 
 def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
     """Draws independent scores, of shape (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
-    If `can_fail`, half of the runs do not insert the canaries that their coins chose.
+    If `can_fail`, each run fails with probability 1/2 and does not insert the canaries that its coins chose.
     """
     presence = toss(rng, setting)
     are_inserted = presence
@@ -105,10 +105,7 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns the values of methods for fresh directions.
-
-    The method that bounds mu is left out for laws without a mu.
-    """
+    """Returns the values of all methods for fresh directions, except a bound on mu if the law has no mu."""
     bounds = []
     for method in exact_null.METHODS.values():
         if setting.law.truth is gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
@@ -117,43 +114,44 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
 
 def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
-    """Returns cosines of shape (R, K) as the evidence of runs with all of their K canaries."""
+    """Returns cosines (R, K) as the evidence of runs that insert all K canaries."""
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
 def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:
-    """Draws leave-one-out cosines (R, K) of directions with the release of a Gaussian mechanism of mu.
+    """Draws leave-one-out cosines (R, K) between directions and the release of a Gaussian mechanism of mu.
 
-    The part of direction v_j orthogonal to the K - 1 others has a squared length with the law Beta((d - K +
-    1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j is mu times
-    that part, plus standard normal noise. The cosine is that of v_j and u_j. If `can_fail`, half of the runs
-    do not insert canaries.
+    Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length has the law
+    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
+    is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails
+    with probability 1/2 and does not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
     # The number of dimensions orthogonal to all directions of a run.
-    free = setting.dimension - setting.canaries
-    signal = np.full((setting.runs, 1), setting.mu)
+    orthogonal = setting.dimension - setting.canaries
+    signal = np.full((setting.runs, 1), setting.mu)  # 0 in failed runs
     if can_fail:
         signal *= rng.random(signal.shape) < 0.5
-    outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
+    squared = np.ones(shape)  # |w_j|^2
     if setting.canaries > 1:
-        outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
-    along = signal * np.sqrt(outside) + rng.standard_normal(shape)
-    length = np.sqrt(along**2 + rng.chisquare(free, shape))
-    return _insert_all(np.sqrt(outside) * along / length, setting)
+        squared = rng.beta((orthogonal + 1) / 2, (setting.canaries - 1) / 2, shape)
+    along = signal * np.sqrt(squared) + rng.standard_normal(shape)  # u_j's component along w_j
+    length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))  # |u_j|
+    return _insert_all(np.sqrt(squared) * along / length, setting)
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines of inserted canaries, shape (R, K): a shift of epsilon = mu hidden by Laplace noise."""
+    """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    tail = scipy.stats.laplace.sf(along)  # the rate at which left-out canaries exceed the cosine
+    # The probability that a left-out canary has a larger value. We return the cosine with this probability.
+    tail = scipy.stats.laplace.sf(along)
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
 
-    P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, where left-out canaries have the rate a(t).
+    P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, with a(t) = P_out(cosine > t).
     """
     uniform = rng.random((setting.runs, setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
@@ -163,9 +161,9 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) by `draw`, and replaces all cosines of a run with its first.
+    """Draws cosines (R, K) by `draw`, and replaces all of a run's cosines with its first.
 
-    This calibrates bounds with completely dependent canaries. `setting` has K.
+    This calibrates bounds with completely dependent canaries.
     """
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
@@ -173,18 +171,26 @@ def draw_equal(
 
 GAUSSIAN = Law("gaussian", _draw_scores, gaussian_truth, _audit_scores)
 INDEPENDENT_COINS = Law("independent", _draw_coins, gaussian_truth, audit_several)
-FAILING_COINS = Law("failing", partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_TIED)
+FAILING_COINS = Law(
+    "failing", partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_DEPENDENT
+)
 _DIRECTIONS = (
     Law("gaussian", _draw_gaussian, gaussian_truth, _audit_directions),
-    Law("equal", partial(draw_equal, _draw_gaussian), gaussian_truth, _audit_directions, _TIED),
+    Law(
+        "equal",
+        partial(draw_equal, _draw_gaussian),
+        gaussian_truth,
+        _audit_directions,
+        breaks=_DEPENDENT,
+    ),
     Law(
         "failing",
         partial(_draw_gaussian, can_fail=True),
         gaussian_truth,
         _audit_directions,
-        _TIED | _CURVED,
+        breaks=_DEPENDENT | _NOT_GAUSSIAN,
     ),
-    Law("laplace", _draw_laplace, mu_is_epsilon, _audit_directions, _CURVED),
-    Law("bound", draw_on_bound, mu_is_epsilon, _audit_directions, _CURVED),
+    Law("laplace", _draw_laplace, mu_is_epsilon, _audit_directions, breaks=_NOT_GAUSSIAN),
+    Law("bound", draw_on_bound, mu_is_epsilon, _audit_directions, breaks=_NOT_GAUSSIAN),
 )
 DIRECTIONS = {law.name: law for law in _DIRECTIONS}

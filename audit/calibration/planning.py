@@ -1,4 +1,4 @@
-"""Computes how many runs prove a fraction of the true epsilon, or refute a false claim."""
+"""Computes how many runs are needed to prove a fraction of the true epsilon, or to refute a false claim."""
 
 import math
 from collections.abc import Callable
@@ -24,16 +24,16 @@ MAX_RUNS = 1_000_000
 
 
 def planned_method(canaries: int) -> str:
-    """Returns the name of the method of `mean_epsilon` for a number of canaries per run."""
+    """Returns the name of the method that `mean_epsilon` uses for this number of canaries per run."""
     if canaries > 1:
         return lifted.LIFTED_GAUSSIAN
     return estimate.IF_GAUSSIAN
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean of the bound on epsilon that assumes a Gaussian curve, over simulated audits.
+    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names its method.
 
-    `planned_method` names the bound.
+    The method assumes a Gaussian trade-off curve.
     """
     epsilons = []
     for index in range(setting.audits):
@@ -49,14 +49,14 @@ def mean_epsilon(setting: KnownMechanism) -> float:
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs, to two digits, that prove a fraction of the true epsilon on average.
+    """Returns the number of runs at which the mean lower bound reaches a fraction of the true epsilon.
 
     Args:
       setting: A Gaussian mechanism. The search replaces its numbers of runs and audits.
       tightness: The fraction, between 0 and 1.
 
     Returns:
-      The number of runs; None if a million runs are not enough.
+      The number of runs, rounded up to two digits; None if a million runs are not enough.
 
     Raises:
       InputError: The true epsilon is 0.
@@ -64,9 +64,9 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     require(
         truth > 0,
-        f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu",
+        f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To limit the time, all audits of a number of runs have about this number of runs together.
+    # To limit the time, all audits with the same number of runs share about this number of simulated runs.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -74,7 +74,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         max_audits = 12
 
     def compute_tightness(runs: int) -> float:
-        """Returns the mean bound after this number of runs, as a fraction of the truth."""
+        """Returns the mean bound from this number of runs, as a fraction of the true epsilon."""
         audits = int(np.clip(all_runs // runs, max_audits // 5, max_audits))
         return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
 
@@ -82,11 +82,11 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
-    """Returns the smallest number of runs, to two digits, with a tightness of at least `target`.
+    """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
     Args:
       target: The tightness to reach.
-      compute_tightness: Maps a number of runs to the tightness, which grows with it.
+      compute_tightness: Maps a number of runs to the tightness, which increases with it.
 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
@@ -106,11 +106,11 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim of too much noise.
+    """How soon audits refute a claim of more noise than the training has.
 
     Attributes:
-      median: The number of training runs for half of the audits to refute the claim; None above 1,000.
-      most: The number for 9 of 10 audits.
+      median: The number of training runs after which half of the audits refute the claim; None above 1,000.
+      most: The same for 9 of 10 audits.
     """
 
     median: int | None
@@ -120,7 +120,7 @@ class RunsUntilRefuted(NamedTuple):
 def runs_until_refuted(
     mu: float, noise: float, canaries: int, confidence: float, seed: int = 0
 ) -> RunsUntilRefuted:
-    """Returns the number of training runs with fresh directions that refute a claim of mu-GDP.
+    """Returns how many training runs with fresh directions are needed to refute a claim of mu-GDP.
 
     `noise` is the real noise as a multiple of the claimed noise, and `canaries` is the number of directions
     per run. 40 simulated audits of up to 1,000 runs have ideal scores N(mu / noise, 1), and test the claim
@@ -131,7 +131,8 @@ def runs_until_refuted(
     """
     require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)
-    log_rates = special.log_ndtr(-THRESHOLDS)  # of scores N(0, 1) without insertion
+    # The probabilities that scores N(0, 1) of left-out canaries exceed the thresholds.
+    log_rates = special.log_ndtr(-THRESHOLDS)
     means = np.full((1000, 1), mu / noise)
     power = gaussian_power(mu)
     needed = []
@@ -139,13 +140,13 @@ def runs_until_refuted(
         fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
         test = examine_claim(Exceedances(fractions, log_rates, in_order=True), power, confidence)
         needed.append(test.runs if test.refuted else math.inf)
-    # One of the numbers, so it stays whole or infinite.
+    # "higher" selects an element of `needed` instead of interpolating, which could give NaN for infinity.
     median, most = np.quantile(needed, [0.5, 0.9], method="higher")
     return RunsUntilRefuted(_count_finite(median), _count_finite(most))
 
 
 def _count_finite(runs: float) -> int | None:
-    """Returns a number of runs as int; None if it is infinite."""
+    """Returns a number of runs as an int; None if it is infinite."""
     if math.isinf(runs):
         return None
     return int(runs)

@@ -1,4 +1,4 @@
-"""Checks that the training libraries are installed. pip installs them only with the extra `train`."""
+"""Checks that the training libraries are installed, which pip installs only with the extra `train`."""
 
 import importlib.util
 import shlex
@@ -7,7 +7,7 @@ import sys
 from audit.errors import InputError
 
 TRAIN = "train"  # the extra for training
-ZOO = "train,zoo"  # the extras for training a model of the repository
+ZOO = "train,zoo"  # the extras for training one of the repository's models
 _LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
@@ -16,7 +16,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
     Args:
       function: the name of the public function that needs the libraries, for the message.
-      extras: the package's extras that install them, separated by commas.
+      extras: the package's extras that install them, comma-separated.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
     if message:
@@ -24,7 +24,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns a message about the first missing library for training; "" if all are installed.
+    """Returns a message about the first missing training library; "" if all are installed.
 
     Args:
       need: the words before the library's name, such as "`audit_loss` trains with".

@@ -1,4 +1,4 @@
-"""Cores, the setup of JAX for commands, and the progress bar. Importing this module does not load JAX."""
+"""Cores, JAX setup for commands, and the progress bar. Importing this module does not load JAX."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from audit.errors import InputError, shown
 
 
 def cores() -> int:
-    """Counts the cores that this process may use; on macOS, all cores of the machine."""
+    """Counts the cores that this process may use; on macOS, all of the machine's cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -20,12 +20,12 @@ def cores() -> int:
 
 @functools.cache
 def prepare_jax(cpu_devices: int = 0) -> None:
-    """Configures JAX before it starts a device: full float32, and a cache of compiled programs.
+    """Configures JAX before it starts a device: full float32 precision, and a cache of compiled programs.
 
-    If it cannot make the cache's folder, it prints a line on stderr.
+    If it cannot create the cache folder, it prints a line on stderr.
 
     Args:
-      cpu_devices: the number of devices that JAX makes of a CPU; 0 for one per core.
+      cpu_devices: the number of devices into which JAX divides a CPU; 0 for one per core.
 
     Raises:
       InputError: JAX finds no device.
@@ -34,33 +34,33 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
     device_count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
-    # Each device trains its own runs, so a matrix product needs only one thread. Vectors of 512 bits save up
-    # to 14% of the time. The user's flags come last and override these.
+    # Each device trains its own runs, so a matrix product needs only one thread. 512-bit vectors save up to
+    # 14% of the time. The user's flags come last and override these.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:
         jax.config.update("jax_num_cpu_devices", device_count)
-        # The number of XLA's threads. By default, it starts one for each core.
+        # XLA's number of threads, by default one per core.
         os.environ.setdefault("NPROC", str(device_count))
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cache / "hidden-state-audit" / "jax"
         try:
-            # Only the user may write there, because JAX runs the programs in the folder.
+            # Only the user may write to the folder, because JAX runs the programs in it.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)  # also if it existed before
         except OSError as error:
             print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
         else:
             jax.config.update("jax_compilation_cache_dir", str(folder))
-            # Cache programs that take 0.2 s to compile, of any size.
+            # Cache programs of any size that take at least 0.2 s to compile.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
             jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     try:
         jax.local_devices()
-    # JAX raises AssertionError if CUDA is requested and not installed.
+    # JAX raises AssertionError if CUDA is requested but not installed.
     except (RuntimeError, AssertionError) as error:
         problem = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
         reason = shown(str(error)) or "JAX finds no such device"
@@ -77,12 +77,12 @@ def bar(
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
 ) -> Iterator[Progress]:
-    """Shows a progress bar on stderr, and yields the function that advances it by a number of runs.
+    """Shows a progress bar on stderr, and yields a function that advances it by a number of runs.
 
     Args:
-      count: the number of runs to train. If it is 0, there is no bar.
+      count: the number of runs to train. If it is 0, the bar is not shown.
       describe: () -> the text before the bar. It is "compiling" until the yielded function is first called.
-      unit: the plural noun for what the bar counts.
+      unit: the plural noun for the items that the bar counts.
     """
     from tqdm import tqdm
 

@@ -22,7 +22,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[Result]:
-    """Computes function(task) for each task in several processes, and yields results in the tasks' order.
+    """Computes function(task) for each task in several processes, and yields the results in task order.
 
     The function must be importable. Tasks and results must be picklable. If `processes` is 1, this process
     does the work itself.
@@ -34,7 +34,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Large chunks have less overhead. But every process needs a chunk, and more than 50 tasks delay results.
+    # Large chunks reduce overhead, but every process needs one, and chunks of over 50 tasks delay results.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -58,9 +58,9 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and ends them after the block; raises InputError if one has died.
+    """Yields a pool of processes, and ends them after the block; raises InputError if a process died.
 
-    If the block raises an error, such as Ctrl-C, the processes are killed at once. Otherwise they finish.
+    If the block raises an exception, such as on Ctrl-C, the processes are killed. Otherwise they finish.
     """
     pool = ProcessPoolExecutor(processes, _SPAWN, initializer=_attach_to_parent)
     try:
@@ -78,7 +78,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Lets processes that start in the block ignore Ctrl-C, because they inherit blocked signals."""
+    """Makes processes that start in the block ignore Ctrl-C, because they inherit blocked signals."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -87,12 +87,12 @@ def _without_sigint() -> Iterator[None]:
 
 
 def _attach_to_parent() -> None:
-    """Makes this process end with its parent."""
+    """Makes this process end when its parent ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Waits for the end of the parent, and then ends this process."""
+    """Waits until the parent ends, and then ends this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # it is None only in the main process
     connection.wait([parent.sentinel])

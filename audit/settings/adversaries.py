@@ -37,15 +37,14 @@ class OwnAdversary(AdversaryFields):
 
     name: ClassVar[str] = "own"
     description: ClassVar[str] = (
-        "A custom adversary, without a description here. Its canaries are clipped like all gradients, and "
-        "its score sees what its functions see."
+        "A custom adversary, without a description here. Its canaries are clipped like all gradients. Its "
+        "scores use only the models that its functions see."
     )
     label: str
     computes: str
 
     @property
     def view(self) -> str:
-        """Returns a sentence on the models that the adversary sees, for a report."""
         return (
             "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
             "sees the model after every step."
@@ -53,5 +52,5 @@ class OwnAdversary(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         raise InputError(
-            f"`adversary={self.label}` is a custom adversary: give it to audit.audit_loss again"
+            f"`adversary={self.label}` is a custom adversary: pass it to audit.audit_loss again"
         )

@@ -11,18 +11,18 @@ FINAL = ("final", "weights", "fresh")  # values of `observe` that see only the f
 OBSERVED = (*FINAL, "all", "means")
 MIN_CANARIES = 100
 MAX_ROUNDS = 1_000_000
-MAX_PLACES = 10**8  # rounds * the larger of cohort and canaries
+MAX_PLACES = 10**8  # rounds times the larger of cohort and canaries
 
 
 @dataclasses.dataclass(frozen=True)
 class FederatedTraining:
-    """The clients and the hyperparameters of DP-FedAvg, without canaries and attack."""
+    """The clients and hyperparameters of DP-FedAvg, without canaries or an attack."""
 
     model: str = described(
         "Model, which also selects the clients.", default="two_layer", always=True
     )
     clients: int = described(
-        "Number of clients that share the images (0: one per image), or the most to read (0: all).",
+        "Number of clients that share the images (0: one per image), or maximum number to read (0: all).",
         default=600,
         least=0,
         most=10**7,
@@ -58,7 +58,7 @@ class FederatedTraining:
 
 @dataclasses.dataclass(frozen=True)
 class FederatedSetting(FederatedTraining):
-    """The setting of a federated audit; its identity in the store leaves out fields at their defaults."""
+    """The setting of a federated audit; its identity in the store omits fields at their defaults."""
 
     momentum: float = described("Momentum of the server.", default=0.9, least=0, below=1)
     quantile: float = described(
@@ -68,7 +68,7 @@ class FederatedSetting(FederatedTraining):
         below=1,
     )
     canaries: int = described(
-        "Canary clients, each included or left out by a coin flip.",
+        "Canary clients, each inserted or left out by a coin flip.",
         default=2000,
         least=MIN_CANARIES,
         most=MAX_CANARIES,
@@ -78,8 +78,8 @@ class FederatedSetting(FederatedTraining):
     )
     observe: str = described(
         "Score of a canary: its cosine with the final displacement (final) or final weights (weights), or "
-        "its largest cosine with the displacements (all) or noisy means (means) of the rounds. fresh: as "
-        "final, with new canaries in each run and one bound from all runs.",
+        "its largest cosine with any round's displacement (all) or noisy mean (means). fresh: like final, "
+        "with new canaries in each run and one bound from all runs.",
         default="final",
         choices=OBSERVED,
     )
@@ -98,9 +98,12 @@ def validate_federated(setting: FederatedSetting) -> None:
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions
-    require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
+    require(
+        repetitions <= rounds,
+        f"`repetitions={repetitions}`: give 1 to {rounds:,}, the number of rounds",
+    )
 
-    # The arrays of each round's clients and canaries must fit into memory.
+    # Each round's clients and canaries must fit into memory.
     places = rounds * max(setting.cohort, setting.canaries)
     require(
         places <= MAX_PLACES,
@@ -113,7 +116,8 @@ class RoundNoise(NamedTuple):
 
     Attributes:
       multiplier: the standard deviation of the noise on the sum of updates, as a multiple of C.
-      on_count: the standard deviation of the noise on the count of updates within C; 0 if C is fixed.
+      on_count: the standard deviation of the noise on the count of updates with norm at most C; 0 if C is
+        fixed.
       quantile_rate: the adaptation rate of C; 0 if C is fixed.
     """
 
@@ -125,15 +129,15 @@ class RoundNoise(NamedTuple):
 def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
-    If the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
-    within C. The sum of updates then needs more noise for the same privacy.
+    If the clipping norm C adapts (Andrew et al., 2021), a round also releases a noisy count of the updates
+    with norm at most C. The sum of updates then needs more noise for the same privacy.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend this noise, and the rate 0.2. Without noise on the updates, the count is not
-    # private either, so it has no noise.
+    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. Without noise on the updates,
+    # the round is not private, so the count has no noise either.
     on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=0.2)

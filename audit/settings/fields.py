@@ -1,6 +1,6 @@
 """Fields of settings. `described` declares a field with its default, help and limits.
 
-Flags, `--help`, validation, keywords and identities in the store follow from this declaration.
+Flags, `--help`, validation, keywords and identities in the store derive from this declaration.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import InputError, require_type, shown
 
-AUTO = "auto"  # as the value of a field, stands for the model's default number
+AUTO = "auto"  # the value of a field that selects the model's default number
 MAX_SEED = 2**32 - 1
 
 
@@ -22,8 +22,8 @@ class FieldLimits(NamedTuple):
       least, most: inclusive bounds of numbers.
       above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
-      zero_too: True to also allow 0.
-      numbers_too: True to also allow whole numbers from 1, as text.
+      zero_too: True to also allow 0, outside the bounds.
+      numbers_too: True to also allow positive whole numbers as text, in addition to `choices`.
     """
 
     least: float = -math.inf
@@ -42,15 +42,14 @@ class FieldLimits(NamedTuple):
             return True
         if self.zero_too and value == 0:
             return True
-        is_between: bool = self.least <= value <= self.most and self.above < value < self.below
-        return is_between
+        return bool(self.least <= value <= self.most and self.above < value < self.below)
 
     def __str__(self) -> str:
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
+        bounds = f"at least {_format_bound(self.least)}"  # if a field has only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
@@ -110,8 +109,8 @@ def described(
       help_text: the text in --help.
       default: the default in the dataclass. It must never change, because identities in the store omit a
         field at this value.
-      usual: for a field without `default`, the value if neither flag nor keyword is given. It may change,
-        because identities include it.
+      usual: for a field without `default`, its value if neither the flag nor the keyword is given. It may
+        change, because identities include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.
@@ -130,18 +129,18 @@ def described(
     return dataclasses.field(default=default, metadata={"field": field})
 
 
-@functools.cache  # sweeps ask for thousands of settings
+@functools.cache  # because sweeps make thousands of settings
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # annotations may be text
+    kinds = get_type_hints(kind)  # resolves annotations that are strings
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
         field: Field = attribute.metadata["field"]
         default = attribute.default
         if default is dataclasses.MISSING:
-            default = field.default  # the `usual` value
+            default = field.default  # the argument `usual` of `described`
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,
@@ -152,23 +151,23 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting, or a part of it (a dataclass), keyed by field name.
+    """Returns the values that identify a setting or one of its parts (dataclasses), keyed by field name.
 
-    Fields at their default are omitted, unless declared with `always`.
+    Fields at their defaults are omitted unless declared with `always`.
     """
     known = declared(part.__class__)
     identity = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # `default` is MISSING for a field without a default, which no value equals.
+        # Without a default, `field.default` is MISSING, which equals no value.
         if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
+    """Raises InputError for the first wrong type or value among the fields of a setting or its parts."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):
@@ -182,12 +181,12 @@ def require_fields(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns True for text that is a whole number of up to 9 digits, at least 1, without a leading 0."""
+    """Returns True for a string that is a whole number from 1, of up to 9 digits, without a leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:
-    """Formats a bound, as in "10,000", or "1e-6" instead of Python's "1e-06"."""
+    """Formats a bound, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -36,14 +36,14 @@ from audit.tasks.task import Dataset, task, tasks
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields of a settings class, keyed by name.
 
-    An audit's `Setting` has a model, an adversary, `insertions`, and the fields of its parts and of all
-    adversaries. Any other class has the fields that it declares.
+    For an audit's `Setting`, these are the model, the adversary, `insertions`, and the fields of its parts
+    and of all adversaries. For any other class, they are the fields that it declares.
     """
     if kind is not Setting:
         return declared(kind)
-    models: dict[str, list[str]] = {}  # by data set
+    models: dict[str, list[str]] = {}  # names by data set
     for name, row in tasks().items():
-        # `sizes` has the names of a model that comes in several sizes.
+        # `sizes` describes the names of a model with several sizes.
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
@@ -72,8 +72,8 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting for one of the repository's models, from values as in `make_setting`.
 
-    The learning rate and the batch size default to those of the model, the adversary to GC-S, and the steps
-    to 250. `canaries="auto"` takes the number for the model and the adversary from the catalogue.
+    The learning rate and the batch size default to the model's, the adversary to GC-S, and the steps to 250.
+    `canaries="auto"` selects the catalogue's number for the model and the adversary.
 
     Raises:
       InputError: the model is unknown, or a value is wrong as in `make_setting`.
@@ -102,12 +102,12 @@ def make_setting(
     Args:
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
-      given: values by name; None stands for the default. `adversary` is a name or an `AdversaryFields`.
+      given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
         other adversaries are validated but ignored.
-      examples: the number of examples in the data, or 0 if unknown. It determines the length of an epoch if
-        the sampler has no number.
+      examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
+        sampler does not give it.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -164,9 +164,10 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_step(insert: str, periodicity: int) -> str:
-    """Returns the name of a step in identities: "last" for step k of a period, "first" for 1, or its number.
+    """Returns the name of step `insert` of a period: "last" for step k, "first" for step 1, or its number.
 
-    This gives settings with the same meaning the same identity. If k is 1, the name is "last".
+    With this name, equivalent settings have the same identity. k is `periodicity`. If it is 1, the name is
+    "last".
     """
     number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
     if number == str(periodicity):
@@ -175,9 +176,9 @@ def _name_step(insert: str, periodicity: int) -> str:
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given values, validated and keyed by field name, without those that are None.
+    """Returns the given values, validated and keyed by field name, omitting those that are None.
 
-    A name may be a field or a flag, such as k for periodicity. NumPy and JAX scalars become Python numbers.
+    A key may be a field or a flag, such as k for periodicity. NumPy and JAX scalars become Python numbers.
     """
     by_flag = {}
     for field in fields().values():
@@ -204,7 +205,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting with an identity from `setting.identity`; missing fields get their defaults.
+    """Returns the setting of an identity from `setting.identity`; missing fields get their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
@@ -265,12 +266,12 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
     store = Store.at(folder)
     audited = parse_config(store.config())
     if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models: name another")
+        raise InputError(f"{folder} is not an audit of trained models: name another folder")
     return store, audited
 
 
 def audits(root: Path) -> list[Path]:
-    """Returns the folders of audits with scores under a root, newest first.
+    """Returns the folders under a root that contain audits with scores, newest first.
 
     They include unreadable folders, which `open_audit` reports. Raises InputError if the root is unreadable.
     """
@@ -278,7 +279,7 @@ def audits(root: Path) -> list[Path]:
 
 
 def _has_other_results(folder: Path) -> bool:
-    """Returns True if a folder has a readable config that does not describe an audit."""
+    """Returns True if a folder contains a readable config that does not describe an audit."""
     with contextlib.suppress(InputError):
         return parse_config(Store.at(folder).config()) is None
     return False
@@ -291,7 +292,7 @@ def open_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store:
-    """Opens or makes the store of a setting, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
+    """Opens or creates the store of a setting, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
@@ -329,7 +330,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns the content of the config of a store: the identity of the setting, and checksums."""
+    """Returns the content of a store's config: the setting's identity, and checksums."""
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

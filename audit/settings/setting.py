@@ -1,6 +1,6 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults. So stores keep their names if we add a field.
+Stores are named after `identity`, which omits defaults, so adding a field does not rename stores.
 Importing this module does not load JAX.
 """
 
@@ -17,7 +17,7 @@ from audit.settings.fields import MAX_SEED, deciding, declared, described, requi
 
 MAX_RUNS = 10**8
 MAX_STEPS = 10**7
-MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
+MAX_DRAWS = 10**9  # indices in all mini-batches, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
@@ -29,11 +29,11 @@ PRECISIONS = ("float32", "tf32")
 LAST = "last"
 FIRST = "first"
 
-# The field `sampler` is text that describes how the steps that use a canary are chosen. The adversary knows
-# these steps only with `every` and `known`.
+# The field `sampler` describes how the steps that use a canary are chosen. The adversary knows these steps
+# only with `every` and `known`.
 #
 #     every               every inserting step of the schedule
-#     poisson:0.01        each of these steps with probability 0.01, by a coin for each canary
+#     poisson:0.01        each of these steps with probability 0.01, independently for each canary
 #     shuffled:98         one step of every epoch of 98; canaries are shuffled over the epoch's steps
 #     balls_in_bins:98    one step of every epoch of 98, drawn independently for each canary
 #     random_allocation:98  the same
@@ -52,9 +52,9 @@ class Sampling(NamedTuple):
 
     Attributes:
       name: one of the names above.
-      rate: the probability that a step has the canary, for `poisson`; otherwise 1.
-      batches: the number of steps in an epoch, for samplers by epochs; otherwise 0.
-      times: the number of steps with the canary, for `known`; otherwise 0.
+      rate: for `poisson`, the probability that a step uses the canary; otherwise 1.
+      batches: for the samplers in BY_EPOCHS, the number of steps in an epoch; otherwise 0.
+      times: for `known`, the number of steps that use the canary; otherwise 0.
     """
 
     name: str = EVERY
@@ -64,7 +64,7 @@ class Sampling(NamedTuple):
 
     @property
     def is_hidden(self) -> bool:
-        """True if the adversary does not know which steps have a canary."""
+        """True if the adversary does not know which steps use a canary."""
         return self.name not in (EVERY, KNOWN)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Sampling(NamedTuple):
         return f"{self.name}:{self.batches or self.times}"
 
     def identity(self) -> dict[str, Any]:
-        """Returns the sampler's entries in a setting's identity; `every` has no entry."""
+        """Returns the sampler's entries in a setting's identity; `every` adds none."""
         if self.name == EVERY:
             return {}
         if self.name == POISSON:
@@ -100,8 +100,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """
     if text == EVERY:
         return Sampling()
-    form = f"give every, poisson:RATE, {', '.join(BY_EPOCHS)}, each with :BATCHES of an epoch"
-    wrong = InputError(f"`sampler={text}`: {form}, or known:STEPS")
+    by_epochs = f"one of {', '.join(BY_EPOCHS)} followed by :BATCHES"
+    wrong = InputError(f"`sampler={text}`: give every, poisson:RATE, known:STEPS, or {by_epochs}")
     name, colon, number = text.partition(":")
     if name not in (POISSON, KNOWN, *BY_EPOCHS):
         raise wrong
@@ -112,7 +112,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
             rate = float(number)
         except ValueError:
             raise wrong from None
-        require(0 < rate <= 1, f"{wrong}; a rate is above 0, at most 1")
+        require(0 < rate <= 1, f"{wrong}; the rate must be above 0 and at most 1")
         if rate == 1:  # every step
             return Sampling()
         return Sampling(POISSON, rate=rate)
@@ -121,7 +121,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     count = int(number)
     if name == KNOWN:
         return Sampling(KNOWN, times=count) if count else Sampling()
-    require(count >= 2, f"`sampler={text}`: give at least 2 batches an epoch")
+    require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 
 
@@ -148,7 +148,7 @@ class DpSgdFields:
         default=INDEPENDENT,
     )
     optimizer: str = described(
-        "Optimizer of the private gradient: sgd, momentum, adam or adamw.",
+        "Optimizer for the private gradient: sgd, momentum, adam or adamw.",
         default="sgd",
         choices=OPTIMIZERS,
     )
@@ -198,7 +198,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of an audit; `model` names a custom or repository model."""
+    """The setting of an audit; `model` names a custom model or one of the repository's."""
 
     model: str
     adversary: AdversaryFields
@@ -227,27 +227,26 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """How often a run inserts a canary.
+        """The number of steps of a run that insert a canary.
 
-        With Poisson sampling, this is the number of steps that may insert the canary. With a sampler by
-        epochs, it is the number of epochs.
+        With Poisson sampling, it is the number of steps that may insert the canary.
         """
         sampling = self.sampling
         if sampling.times:  # `known`
             return sampling.times
         schedule = self.schedule
-        if sampling.batches:  # a sampler by epochs
+        if sampling.batches:  # once per epoch
             return schedule.steps // sampling.batches
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @functools.cached_property
     def noise_steps(self) -> float:
-        """The variance of the summed noise of all steps, in units of the raw noise variance of one step.
+        """The variance of the sum of all steps' noise, in units of one step's raw noise variance.
 
         If the noise is independent across steps, it equals the number of steps.
         """
         steps = self.schedule.steps
-        if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
+        if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy, which is slow
             return steps
         # With the strategy matrix S and independent z, the noise is S^-1 z. Its sum over all steps is the
         # product of z and the weights S^-T (1, ..., 1).
@@ -257,17 +256,17 @@ class Setting:
     def is_rehearsed(self, parameters: int) -> bool:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
-        A rehearsal is a training run without noise and canaries. It predicts how far genuine gradients move
-        the model, and is only worth its time if they move it far compared with the noise. We never rehearse
-        adaptive optimizers: without noise their steps are much longer, which would add errors. The null
-        distribution of the scores does not depend on this choice.
+        A rehearsal is a training run without noise and canaries. It predicts how far the training examples
+        move the model. This is only worth the time if they move it far compared with the noise. We never
+        rehearse adaptive optimizers, because their steps are much longer without noise, which introduces
+        error. The null distribution of the scores does not depend on this choice.
         """
         mechanism = self.mechanism
-        # The largest distance by which clipped gradients move SGD's model, and the expected squared length
-        # of the sum of all noise, in units of learning rate * C / batch size and its square.
+        # In units of learning rate * C / batch size: the largest distance by which clipped gradients can move
+        # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Up to the ratio 0.04, the cosines of SGD are at most 2% smaller without a rehearsal.
+        # Up to the ratio 0.04, SGD's cosines are smaller by at most 1 - 1 / sqrt(1.04) = 2% if not rehearsed.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
@@ -306,7 +305,7 @@ def flat(setting: Setting) -> dict[str, Any]:
 
 
 def summary(setting: Setting, runs: int) -> str:
-    """Returns a line that describes an audit of this many runs."""
+    """Returns a one-line description of an audit with this many runs."""
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
     mechanism = setting.mechanism
     return (
@@ -319,8 +318,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    Poisson sampling has an upper bound only for some `delta`. Limits that depend on the data are checked
-    later.
+    `delta` matters only for Poisson sampling, which has no upper bound on epsilon if it is very small. Limits
+    that depend on the data are checked later.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -346,7 +345,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     batch_size = setting.mechanism.batch_size
     require(
         steps * batch_size <= MAX_DRAWS,
-        f"`steps={steps}` of `batch_size={batch_size}`: the product must be at most {MAX_DRAWS:,}",
+        f"`steps={steps}` times `batch_size={batch_size}` must be at most {MAX_DRAWS:,}",
     )
     if setting.sampling.name != EVERY:
         _validate_sampler(setting, delta)
@@ -357,8 +356,8 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError if the number of runs is out of range or does not fit the canaries.
 
-    One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries. Canaries
-    that are always inserted and the same in all runs need exactly one run.
+    One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries. If
+    every run inserts the same canaries, there must be exactly one run.
     """
     adversary = setting.adversary
     canaries = setting.canaries
@@ -376,7 +375,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
         require(
             canaries >= LEAST_COINS,
-            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
+            f"`canaries={canaries}` in a single run: give at least {LEAST_COINS}, or more runs",
         )
 
 
@@ -391,20 +390,20 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
-    require(sampling.times <= steps, f"{given}: give at most {steps}, the steps")
+    require(sampling.times <= steps, f"{given}: give at most {steps}, the number of steps")
     require(
         setting.schedule.periodicity == 1,
-        f"{given}: `periodicity` and `insert` choose steps too: drop them",
+        f"{given}: `periodicity` and `insert` also choose steps: drop them",
     )
     if sampling.name == KNOWN:
         # A single canary would be inserted at evenly spaced steps, which `periodicity` already offers.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
-    # In a part of an epoch, chance would decide whether a canary is inserted.
+    # In an incomplete epoch, chance would decide whether a canary is inserted.
     require(
         steps % sampling.batches == 0,
-        f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
+        f"{given}: `steps={steps}` is not a whole number of epochs: give a multiple of {sampling.batches}",
     )
 
 

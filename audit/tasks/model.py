@@ -1,4 +1,4 @@
-"""Makes a loss over a flat parameter vector from a Flax module and a criterion."""
+"""Makes a loss function of a flat parameter vector from a Flax module and a criterion."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 
 def identity(features: Array) -> Array:
-    """Returns the features as they are."""
+    """Returns the features unchanged."""
     return features
 
 
@@ -26,8 +26,8 @@ class Model(NamedTuple):
       loss: (theta, (features, label)) -> the loss of a single example, ().
       module: the Flax module, for an example without a batch axis; None for a model that is only a loss.
       criterion: (logits, label) -> the loss of a single example, (); None if `module` is None.
-      inputs: features -> the floats that enter the first layer. The module also accepts these floats in place
-        of features.
+      inputs: features -> the floats that enter the first layer. The module also accepts these floats
+        instead of features.
     """
 
     n_parameters: int
@@ -39,7 +39,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, which each model defines anew. A module may not be hashable."""
+        """Returns the hash of the loss, because a module may not be hashable. Each model has its own loss."""
         return hash(self.loss)
 
     def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -61,22 +61,22 @@ def flat_model(
 
     Args:
       module: maps the features of a single example, without a batch axis, to logits.
-      example: the features of any example. Their shape and dtype initialise the module.
+      example: the features of any example; only their shape and dtype are used.
       criterion, inputs: as in `Model`.
     """
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # JAX caches a compiled function on disk. Without it, the ConvNet's 78 operations take 2 s per process.
+    # JAX caches compiled functions on disk. Otherwise, the ConvNet's 78 operations take 2 s per process.
     @jax.jit
     def init(key: Array) -> Array:
-        """Draws flat initial parameters, of shape (p,)."""
+        """Draws flat initial parameters (p,)."""
         flat, _ = ravel_pytree(module.init(key, example)["params"])
         return flat
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
-        """Returns the loss of a single example (features, label) at the flat parameters theta, shape (p,)."""
+        """Returns the loss of a single example (features, label) at the flat parameters theta (p,)."""
         features, label = labelled
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
@@ -96,7 +96,7 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """Returns a function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of each example of a batch, of shape (B,)."""
+        """Returns the loss of each example in a batch, of shape (B,)."""
         features, labels = batch
         variables = {"params": parameters}
         logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)

@@ -1,4 +1,4 @@
-"""Tasks: models with their data and defaults. Loads the repository's tasks if the folder is there.
+"""Tasks: models with their data and defaults. Loads the repository's tasks if its folder `models/` exists.
 
 Importing this module does not start JAX.
 """
@@ -23,8 +23,8 @@ class Dataset(NamedTuple):
     """Labelled examples for training.
 
     Attributes:
-      features: (N, ...), float32 or integers such as bytes of images.
-      labels: (N, ...); for a classification, classes as int32 from 0.
+      features: (N, ...), float32, or integers such as the bytes of images.
+      labels: (N, ...); for classification, int32 classes that start at 0.
       source: one line about the origin of the arrays.
       checksum: the SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
@@ -40,7 +40,7 @@ class Clients(NamedTuple):
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32. A text has a label for each position, which is 0 for padding.
+      labels: (N, ...), int32. A text has a label for each position, which is 0 at padding.
       starts: (M,) int32, the first row of each client. Clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source, checksum: as in a Dataset.
@@ -81,7 +81,7 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The path of the user's data: a file, or a folder that TFDS prepared; None for the published data."""
+    """The path of the user's data, a file or a folder that TFDS prepared; None for the published data."""
 
     data: str | None = None
 
@@ -90,12 +90,12 @@ class Data(NamedTuple):
     """A data set as tasks use it.
 
     Attributes:
-      name: its name in programs.
-      label: its name in texts.
-      checksum: the checksum of the arrays from any source; None if they are computed, because their rounding
-        depends on the machine.
+      name: its name in code.
+      label: its name in text.
+      checksum: the checksum of the arrays from any source; None for computed arrays, whose rounding depends
+        on the machine.
       load: sources -> the examples.
-      file: the name of the data set that `data` replaces.
+      file: the name of the data set that the user's `data` replaces.
       examples: the number of training examples, unless the user gives other data.
       shape: the shape of the features of one example.
     """
@@ -156,19 +156,20 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds of a step of one model on two cores of a Xeon, for forecasts: (a fixed part, a
+      step_seconds: the seconds of one model's step on two cores of a Xeon, for forecasts: (a fixed part, a
         part per example).
-      over_parameterised: True if measurements show that training examples do not move the coordinate that an
-        adversary crafts. Its score then has a known distribution (Errata H16).
-      canaries: the number of canaries per run for `canaries=auto`. So many hardly disturb each other.
+      over_parameterised: True if measurements show that training examples do not move the coordinate of a
+        crafted gradient. The adversary's score then has a known distribution (Errata H16).
+      canaries: the number of canaries per run for `canaries=auto`, small enough that they hardly disturb each
+        other.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
-        of the number of parameters. Drawing so many does not take longer than training.
+        of the number of parameters. Drawing them takes no longer than training.
       convex: the bounds that make its steps Lipschitz, if its loss is convex in a scalar.
-      not_convex: without `convex`, the reason why its steps have no known Lipschitz constant.
-      curved: without `convex`, the bounds on its curvature, if known.
+      not_convex: if `convex` is None, the reason why its steps have no known Lipschitz constant.
+      curved: if `convex` is None, the bounds on its curvature, if known.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
-      noise_multiplier, insertions: defaults; None for the defaults of all models.
-      sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
+      noise_multiplier, insertions: defaults; None for the defaults that all models share.
+      sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
 
     name: str
@@ -207,16 +208,16 @@ Test = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
 class Federation(NamedTuple):
-    """Clients and test examples. Without test examples, the clients' examples test the model."""
+    """Clients and test examples; if `test` is None, models are tested on the clients' examples."""
 
     clients: Clients
     test: Test | None
 
 
 class Dealing(Protocol):
-    """The fields of a setting that say how to deal examples to clients.
+    """A setting's fields that determine how examples are dealt to clients.
 
-    The smaller `alpha`, the fewer clients get most examples of a class.
+    The smaller `alpha` is, the fewer clients get most of a class's examples.
     """
 
     @property
@@ -234,7 +235,7 @@ class FederatedTask(NamedTuple):
       description: a text for reports.
       load: (how to deal examples, sources) -> the clients and the test examples.
       make: () -> the model.
-      file: the name of the data set that `data` replaces.
+      file: the name of the data set that the user's `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 
@@ -249,7 +250,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the repository's tasks that train on examples, by model; {} without its folder `models/`."""
+    """Returns the repository's tasks that train on examples, by model; {} without the folder `models/`."""
     try:
         return _import_catalogue("").TASKS
     except InputError:
@@ -257,7 +258,7 @@ def tasks() -> Mapping[str, Task]:
 
 
 def task(model: str) -> Task:
-    """Returns the task of a repository model that trains on examples; raises InputError if there is none."""
+    """Returns the task of a repository model that trains on examples; raises InputError for other models."""
     return _import_catalogue(model).task(model)
 
 
@@ -270,23 +271,29 @@ def find_task(model: str) -> Task | None:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task for a repository model trained on clients; raises InputError if there is none."""
+    """Returns the task of a repository model that trains on clients; raises InputError for other models."""
     return _import_catalogue(model).federated_task(model)
 
 
 def _import_catalogue(model: str) -> Any:
     """Returns the module `models.catalogue`, from the folder `models/` next to `audit/`.
 
-    It may add the repository's root to the end of sys.path. Raises an InputError about `model` if there is no
-    such folder, or if the user has another module named `models`.
+    It may append the repository's root to sys.path. Raises an InputError about `model` if the folder is
+    missing, or if the user has another module named `models`.
     """
     problem = f"`model={model}` is a model of the repository"
-    fix = "give your own model to audit.audit_loss, or run your script in a clone of the repository"
-    require((_ROOT / "run.sh").is_file(), f"{problem}: {fix}")
+    require(
+        (_ROOT / "run.sh").is_file(),
+        f"{problem}: pass your own model to audit.audit_loss, or run your script in a clone of the "
+        "repository",
+    )
     if str(_ROOT) not in sys.path:
         sys.path.append(str(_ROOT))
     models = importlib.import_module("models")
     is_ours = Path(str(models.__file__)).parent == _ROOT / "models"
-    fix = "rename that, or start your script with ./run.sh python"
-    require(is_ours, f"{problem}: {models.__file__} has the same name; {fix}")
+    require(
+        is_ours,
+        f"{problem}: {models.__file__} has the same name; rename it, or start your script with "
+        "./run.sh python",
+    )
     return importlib.import_module("models.catalogue")

@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX finds compiled programs by the functions that they were compiled from. So we cache functions that make
-# other functions: they must return the same object for the same arguments.
+# JAX finds a compiled program by the function from which it was compiled. So we cache functions that make
+# functions: they must return the same object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -47,7 +47,7 @@ class Trainee(NamedTuple):
     Attributes:
       model: the model.
       classes: the number of classes; 0 if labels are not classes.
-      clipping: the name of its clipping strategy; see `make_clipped_sum`.
+      clipping: the name of its clipping strategy (`make_clipped_sum`).
     """
 
     model: Model
@@ -60,7 +60,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" for narrow dense networks, "unfolded" for more kinds of
-    layers, or "per_example", the slowest, for any model.
+    layers, or "per_example", the slowest, for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -70,7 +70,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 
 @lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns the function with matrix products in `precision`: "float32", or on a GPU "tf32"."""
+    """Returns the function with its matrix products in `precision`: "float32", or on a GPU "tf32"."""
     if precision == "tf32":
         backend = jax.default_backend()
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
@@ -80,7 +80,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns one of the repository's models by name, made for examples of a data set."""
+    """Returns the repository's model with this name, made for examples of the shape in a data set."""
     row = task(model)
     return Trainee(row.make(dataset.features.shape[1:]), row.classes, row.clipping)
 
@@ -96,7 +96,7 @@ def build(
     Args:
       setting: the training and its adversary.
       dataset: the training data.
-      trained: a custom model; None for the repository's model of the setting's name.
+      trained: a custom model; None for the repository's model that the setting names.
       own: a custom adversary; None for the setting's adversary.
 
     Raises:
@@ -112,7 +112,7 @@ def build(
     trained = trained or trainee(setting.model, dataset)
     decay = fields.weight_decay or None  # with None, programs do not compute a decay
     if fields.optimizer == "adamw":
-        decay = fields.weight_decay  # the default of Optax is not 0
+        decay = fields.weight_decay  # even if 0, because the default of Optax is not 0
     hyper = Hyperparameters(
         fields.learning_rate,
         fields.clipping_norm,
@@ -126,15 +126,14 @@ def build(
     sampler = setting.sampling
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Returns a training run from theta_0 (p,) without canaries; `key` draws its noise."""
+        """Simulates a training run from theta_0 (p,) without canaries; `key` draws its noise."""
         traced = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model that an adversary expects, (p,): training without noise from theta_0.
+        """Returns the final model (p,) that an adversary expects: training from theta_0 without noise.
 
-        The weight of each canary is 1/2 for its coin, times the probability that a step uses an inserted
-        canary.
+        A canary's weight is 1/2, for its coin, times the probability that a step uses an inserted canary.
         """
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
         presence = jnp.full(setting.canaries, 0.5 * probability)
@@ -169,7 +168,7 @@ def build(
     elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
-    # Canaries that are gradients of examples have the precision of the training.
+    # Canaries that are gradients of examples must have the training's precision.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -186,10 +185,10 @@ def build(
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
-    """Returns the mini-batches of the T steps, of shape (T, B), and the mask of steps that insert canaries.
+    """Returns the mini-batches (T, B) of the T steps, and the mask of steps that insert canaries.
 
-    `examples` is the number of training examples. The mask is (T,), or with the sampler `known`, (T, K) for
-    K canaries with different steps. All runs have the same batches and mask.
+    `examples` is the number of training examples. The mask is (T,), or (T, K) with the sampler `known`, where
+    each of K canaries has its own steps. All runs share the batches and the mask.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -198,24 +197,24 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
+    # A large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, repetitions)
     return Schedule(batches, jnp.asarray(drawn))
 
 
 def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
-    """Returns the coefficients of a setting's correlated noise; () if the noise of steps is independent."""
-    fields = setting.mechanism
-    if fields.noise == INDEPENDENT:
+    """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps."""
+    noise = setting.mechanism.noise
+    if noise == INDEPENDENT:
         return ()
     steps = setting.schedule.steps
-    numerator, denominator = read_strategy(fields.noise, steps).stream(steps)
+    numerator, denominator = read_strategy(noise, steps).stream(steps)
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns the choices of DP-SGD that programs are compiled for."""
+    """Returns the part of DP-SGD's configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     coefficients = _read_noise(setting)
@@ -243,16 +242,16 @@ def _rehearse(
     schedule: Schedule,
     presence: Array,
 ) -> Array:
-    """Returns the final model of training from theta_0 without noise, of shape (p,).
+    """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `state` is the adversary's state, and `presence` (K,) has the weights of its canaries (`base.rehearse`).
+    `state` is the adversary's state, and `presence` (K,) contains the weights of its canaries.
     """
     canaries = base.Canaries(partial(craft, state), presence)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the source of the data, and the versions, device and time of this process, by name."""
+    """Returns the source of the data, this process's library versions and device, and the time, by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 if the canary takes part in the round once its coin has inserted it; else 0.
+      canaries: (T, K) 1 if the canary, if inserted, takes part in the round; else 0.
       mean: the expected number of participants in a round: clients and inserted canaries.
-      most: the largest number of rounds in which any client takes part.
+      most: the largest number of any client's rounds.
     """
 
     clients: NDArray[np.int32]
@@ -48,7 +48,7 @@ def checksum(clients: Clients) -> str:
     """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
-        # Different arrays may have the same bytes.
+        # Arrays of different shapes or dtypes may have the same bytes.
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
@@ -67,6 +67,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=members,
         canaries=mask,
+        # A coin inserts half of the canaries.
         mean=setting.cohort + 0.5 * float(mask.sum() / setting.rounds),
         most=int(np.bincount(members.ravel()).max()),
     )
@@ -90,15 +91,14 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     model = federated_task(setting.model).make()
     chosen = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Clients that train in one block take as many steps as the largest of them, so we sort by size.
+    # All clients in a block take as many steps as its largest client, so we sort clients by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model of training from theta_0 without noise and canaries, of shape (p,)."""
-        # No devices share a round's clients.
+        """Returns the final model (p,) of training from theta_0 without noise and canaries."""
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
-        # The mask of the schedule is (T, K), but here K is 0.
+        # The schedule's mask is (T, K), which does not fit K = 0 canaries.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
@@ -111,7 +111,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
-        # The rounds between checkpoints, for _SEGMENT_CLIENTS client updates.
+        # Rounds between checkpoints.
         segment_steps=max(1, _SEGMENT_CLIENTS // batches.shape[1]),
     )
 
@@ -121,10 +121,10 @@ def _make_adversary(
 ) -> Adversary:
     """Returns the one-shot adversary for the setting's field `observe`.
 
-    "all" takes cosines with the model's move in each round, "means" with the noisy mean of its updates. The
-    others see only the final model. With "fresh", every run draws its own directions, as bounds over several
-    runs require: only then are the cosines of canaries that are out independent between runs. `parameters` is
-    p, and `rehearse` maps theta_0 (p,) to the final model (p,) of training without noise and canaries.
+    "all" uses cosines with the model's move in each round, and "means" with the noisy mean of the round's
+    updates. The other values use only the final model. With "fresh", every run draws its own directions, as
+    bounds over several runs require: only then are the cosines of left-out canaries independent between runs.
+    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise and canaries.
     """
     observe = setting.observe
     if observe == "all":
@@ -139,9 +139,9 @@ def _make_adversary(
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg settings for which programs are compiled on a CPU.
+    """Returns the DP-FedAvg configuration that is compiled into programs on a CPU.
 
-    `most_examples` is the largest number of examples of a client.
+    `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -153,10 +153,10 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg settings for which programs are compiled on this machine.
+    """Returns the DP-FedAvg configuration that is compiled into programs on this machine.
 
-    A device trains a block of clients at once: the default of `FedAvg` on a CPU, or as many as fit into the
-    memory of an accelerator.
+    A device trains a block of clients at once. On an accelerator, the block is the largest that fits into
+    memory; on a CPU, it has the default size of `FedAvg`.
     """
     chosen = choose(setting, model, int(clients.counts.max()))
     chosen = chosen._replace(
@@ -177,8 +177,9 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, without padding. To save time, it uses every n-th
-    test example, for at most 10,000 examples and 100,000 labels. Without test data, it uses the client data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, it uses only
+    every n-th test example, which gives at most 10,000 examples and 100,000 labels. Without test data, it
+    uses the clients' data.
     """
     row = federated_task(setting.model)
     model = row.make()

@@ -28,7 +28,7 @@ from audit.written import USUAL_LEVEL, Level
 
 PAGE = "report.html"
 
-# (conclusion) -> the first number of runs that proves enough; None if more runs are needed.
+# (conclusion) -> the smallest sufficient number of runs; None if more runs are needed.
 Until = Callable[[Conclusion], int | None]
 
 
@@ -38,7 +38,7 @@ class GameRecipe(NamedTuple):
     Attributes:
       key: a text that is the same for equal games on equal data.
       make: (data) -> the game; raises InputError if the data do not fit.
-      about: (data) -> the versions and devices of the process that calls it, by name.
+      about: (data) -> the versions and devices of the calling process, by name.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the missing ones of the first `runs` runs of a store, and returns the scores of all.
+        """Trains those of a store's first `runs` runs that are missing, and returns the scores of all.
 
         A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
         of runs trained since the last call.
@@ -60,7 +60,7 @@ class Trainer(Protocol):
         """Returns how many of `runs` runs to train before the rule `Request.until` is checked again."""
 
     def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training, by name."""
+        """Returns the versions and devices of the training process, by name."""
 
 
 class LocalTrainer:
@@ -73,7 +73,7 @@ class LocalTrainer:
         self.stage = partial(game.chunk_size, self._game)
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains the missing runs in chunks of at most `most` runs that fit into memory; see `Trainer`."""
+        """Trains the missing runs in chunks that fit into memory, of at most `most` runs; see `Trainer`."""
         chunk = game.chunk_size(self._game, most)
         return game.train(self._game, store, runs, chunk, progress=progress)
 
@@ -84,12 +84,12 @@ class Request(NamedTuple):
     Attributes:
       setting: the training and its adversary.
       dataset: the training data.
-      runs: the number of runs, or with `until` the largest number.
+      runs: the number of runs; with `until`, the maximum number.
       recipe: makes the game.
       level: the delta and the confidence of the bounds.
       find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
       model: the checksum of a custom model; None for one of the repository's models.
-      until: the rule that ends training before `runs` runs; None to train all.
+      until: the rule that may end training before `runs` runs; None to train all.
     """
 
     setting: Setting
@@ -102,10 +102,7 @@ class Request(NamedTuple):
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known.
-
-        `find_constants` gives None if they are unknown.
-        """
+        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known."""
         return conclude_setting(
             scores,
             self.setting,
@@ -154,13 +151,13 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    If `rehearsed` is a number, the audit measures the Lipschitz constants of steps in this many additional
-    runs, unless the store has constants from at least as many. The other arguments are attributes of
+    If `rehearsed` is a number, the audit measures the steps' Lipschitz constants in this many additional
+    runs, unless the store has constants from at least that many. The other arguments are attributes of
     `Request`.
     """
 
     def find_constants(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps if they are known or measured here."""
+        """Returns the steps' Lipschitz constants, measured first if necessary; None if they are unknown."""
         if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
@@ -181,8 +178,8 @@ def audit(
     Args:
       request: the request.
       out: the folder of all stores.
-      engines: a context that yields an engine, entered only if runs are missing. The engine's `trainer` maps
-        (recipe, data) to a `Trainer`. By default, this process trains.
+      engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
+        `trainer` maps (recipe, data) to a `Trainer`. By default, this process trains.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -195,6 +192,7 @@ def audit(
     if store is not None:
         request = _stop_where_proven(request, store)
     if store is not None and not store.missing(request.runs):
+        # The store may not have a result yet.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -237,18 +235,18 @@ def until_epsilon(epsilon: float) -> Until:
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns a rule that ends training once `multiple` times the claimed leakage is proven.
+    """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
-    For a claim of mu-GDP, exact_null_gdp must reach `multiple` times mu. For a claimed epsilon, the
+    For a claim of mu-GDP, the bound exact_null_gdp must reach `multiple` times mu. For a claimed epsilon, the
     assumption-free bound must reach `multiple` times this epsilon.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves enough; None if none does or no claim is given."""
+        """Returns the smallest sufficient number of runs; None if more are needed or no claim is given."""
         claim = conclusion.tightest  # the smallest upper bound
         if claim is None:
             return None
-        mu = conclusion.tightest_mu
+        mu = conclusion.tightest_mu  # None without an upper bound on mu
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
@@ -264,15 +262,15 @@ def until_refuted(conclusion: Conclusion) -> int | None:
 
 
 def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
-    """Returns the first number of runs that proves `epsilon`, or None if none does.
+    """Returns the smallest number of runs with a lower bound of at least `epsilon`, or None.
 
-    `path` has the bounds after 1, 2, ... runs.
+    `path` has the lower bounds after 1, 2, ... runs.
     """
     return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs prove enough."""
+    """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs suffice."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
@@ -283,8 +281,8 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns the scores of the first runs that prove enough,
-    which do not depend on the size of stages.
+    With a rule `until`, it trains in stages, and returns the scores of only the first runs that suffice.
+    These do not depend on the stage size.
     """
     most = request.runs
     stage = most
@@ -305,7 +303,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             if request.until is None:
-                break
+                break  # the first stage had all runs
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"

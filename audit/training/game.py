@@ -1,8 +1,8 @@
 """Trains the runs of an audit chunk by chunk, and scores their canaries.
 
-An audit has R runs with K canaries each. All randomness comes from keys that the seed and a name determine:
+An audit has R runs with K canaries each. All randomness comes from keys derived from the seed and a name:
 
-    theta     the initial model that runs share; if they do not, run i uses fold_in(key, i)
+    theta     the initial model that all runs share; otherwise run i draws its own from fold_in(key, i)
     batches   the mini-batches, the same in all runs
     guess     the initial model that an adversary assumes if it does not know the real one
     canary    the adversary's draws before training
@@ -10,7 +10,7 @@ An audit has R runs with K canaries each. All randomness comes from keys that th
     presence  fold_in(key, i): which of several canaries run i inserts
     own       fold_in(key, i): the canaries of run i, if every run draws its own
 
-So the draws of a run do not depend on chunks, devices or interruptions.
+So a run's draws do not depend on chunks, devices or interruptions.
 """
 
 import functools
@@ -62,8 +62,8 @@ class Game(NamedTuple):
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed of all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
-      join: draws which inserted canaries join a step, hidden from the adversary; None if all of them join.
-      sampling_rate: the probability that `join` uses an inserted canary in a step.
+      join: draws which inserted canaries join a step, unknown to the adversary; None if all of them join.
+      sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
 
@@ -82,8 +82,8 @@ class Game(NamedTuple):
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
 
-        Adversaries with `all_in` insert all canaries. Otherwise, odd-numbered runs insert a single canary,
-        and each of several canaries is inserted by a fair coin flip.
+        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
+        canary, and fair coin flips decide which of several canaries a run inserts.
         """
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
@@ -100,7 +100,7 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also has the presence of canaries, `NullLaw.dimension` and `NullLaw.draws`. Raises
+        The record also contains the canaries' presence, `NullLaw.dimension` and `NullLaw.draws`. Raises
         InputError if a score is not finite, which means that its model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
@@ -145,18 +145,18 @@ class Midway(NamedTuple):
     state: Tree
 
 
-Watch = Callable[[Midway], object]
+Watch = Callable[[Midway], object]  # called after each segment
 ONE_RUN_TOO_LARGE = "out of memory with one run at a time: lower `batch_size`"
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the key of this name under a seed; the module's docstring lists the names."""
+    """Returns the key for a seed and one of the names in the module's docstring."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def chunk_size(game: Game, runs: int) -> int:
-    """Returns how many of `runs` runs to train at once, in chunks of about equal sizes."""
+    """Returns how many of `runs` runs to train at once, in chunks of nearly equal size."""
     batch_size = game.schedule.batches.shape[1]
     data_types = tuple(map(jax.typeof, game.data))
     memory = _estimate_memory(game.mechanism, game.init, data_types, batch_size)
@@ -167,7 +167,7 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Returns the estimated bytes of memory that a step of one run takes, for data of these types."""
+    """Returns the estimated bytes of memory for a step of one run; `data` are the arrays' `jax.typeof`."""
     theta_0 = init(jax.random.key(0))  # for its shape
     return mechanism.memory(theta_0, data, batch_size)
 
@@ -180,8 +180,7 @@ def play(
 ) -> Iterator[Scores]:
     """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
 
-    `ranges` are ranges of run indices, [start, stop). The other arguments are those of `Player`. Raises
-    InputError as `Player` does.
+    `ranges` are ranges of run indices, [start, stop). The other arguments and errors are those of `Player`.
     """
     return Player(game, chunk, progress).play_all(ranges)
 
@@ -193,7 +192,8 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-    seen = ()  # of an adversary that only sees the final model
+    seen = ()  # the record of an adversary that sees only final models
+    # Only the keys and models have an axis of runs.
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
     return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
 
@@ -202,7 +202,7 @@ class Player:
     """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices.
 
     Attributes:
-      model_steps: the steps that its models have taken, without those from checkpoints.
+      model_steps: the number of steps that its models have taken, except those restored from checkpoints.
     """
 
     def __init__(
@@ -217,9 +217,9 @@ class Player:
 
         Args:
           game: the game to play.
-          chunk: the number of runs of a chunk.
-          progress: called with 0 after compilation, and after each segment with the fraction of steps that it
-            took times the number of runs.
+          chunk: the number of runs in a chunk.
+          progress: called with 0 after compilation, and after each segment with the number of runs times the
+            fraction of their steps in the segment.
           checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint,
             with bit-identical scores.
           watch: called with the chunk after each segment.
@@ -233,21 +233,22 @@ class Player:
         self._checkpoints = checkpoints
         self._watch = watch
         self.model_steps = 0
-        # Mechanisms that spread a step can use more devices than a chunk has runs.
+        # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # Each device gets the same number of runs. Shorter chunks are padded, to use the same programs.
+        # The mesh axis "runs" gives each device the same number of runs. We pad shorter chunks to this width,
+        # to use the same programs.
         rows = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / rows) * rows
 
-        # Programs do not call `init`. It may contain the data, which would stay in memory with the programs.
+        # Programs do not call `init`, which may hold the data and would keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
         leaves, structure = jax.tree.flatten(state)
         _check_shapes(adversary, structure, tuple(map(jax.typeof, leaves)), theta_0.size)
 
-        # As arrays, the hyperparameters' values do not become part of the programs.
+        # As arrays, hyperparameters are arguments of the programs, not compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, attack)
@@ -257,7 +258,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # Compilation does not count as training time. Only the last segment may have another length.
+        # Compile before the training time is measured. Only the last segment may have another length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
@@ -280,7 +281,7 @@ class Player:
         name = self._name_chunk(first)
         checkpoints = self._checkpoints
 
-        done = 0  # segments
+        done = 0  # completed segments
         if checkpoints is not None:
             done, states = checkpoints.resume(name, states, self._fits)
             states = self._placement.by_run(states)
@@ -301,11 +302,11 @@ class Player:
         return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _name_chunk(self, first: int) -> str:
-        """Returns the name of the checkpoints of the chunk of this width that begins with run `first`."""
+        """Returns the name for checkpoints of the chunk that begins with run `first`."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def _fits(self, done: int, checkpoint: State) -> bool:
-        """Returns True if the runs of a checkpoint completed exactly `done` segments, and some remain."""
+        """Returns True if a checkpoint's runs have completed exactly `done` segments, and segments remain."""
         steps = sum(len(segment.mask) for segment in self._segments[:done])
         return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
@@ -313,13 +314,12 @@ class Player:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
         draws = Draws(
-            # For Poisson sampling, the probability that a canary joins a step; otherwise 0 or 1.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
             own_keys=game.run_keys("own", runs),
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
-        # Runs with their own initial models use the keys, not theta_0, and the adversary assumes another one.
+        # Runs with their own initial models draw them from `keys` and ignore theta_0.
         return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), draws
 
 
@@ -348,7 +348,7 @@ def _check_shapes(
 ) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`.
 
-    `structure` and `types` describe its state. Games with equal functions are only checked once.
+    `structure` and `types` describe its state. The cache skips checks of games with equal functions.
     """
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
@@ -364,14 +364,18 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk: they begin its runs, train a segment, and score the models (R, K).
 
-    `init` maps a run's key to its theta_0 (p,); it is None if all runs share theta_0. The adversary assumes
-    `assumed_theta_0`.
+    `init` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step; `state` is the adversary's."""
-        start = mechanism.start(theta_0 if init is None else init(key))
+        """Returns a run's state before the first step, from its own initial model or the shared theta_0.
+
+        An observer begins its record from the adversary's `state` and the theta_0 that the adversary assumes.
+        """
+        if init is not None:
+            theta_0 = init(key)
+        start = mechanism.start(theta_0)
         if observer is None:
             return start
         return start._replace(seen=observer.begin(state, assumed_theta_0))
@@ -407,10 +411,10 @@ class Trained(NamedTuple):
     """The scores of an audit, and the cost of training in this process.
 
     Attributes:
-      scores: the scores of all runs, also those that other processes trained.
+      scores: the scores of all runs, including those that other processes trained.
       trained_runs: the number of runs that this process trained.
-      seconds: the training time, without compilation and simulation.
-      model_steps: the steps of all models in this time, without those from checkpoints.
+      seconds: the training time, excluding compilation and the adversary's simulations.
+      model_steps: the number of model steps in this time, excluding those restored from checkpoints.
     """
 
     scores: Scores
@@ -436,7 +440,7 @@ def train(
       game: the game to train.
       store: the store of scores and checkpoints.
       runs: the total number of runs.
-      chunk: the number of runs of a chunk; None for `chunk_size`.
+      chunk: the number of runs in a chunk; None for `chunk_size`.
       checkpoint_seconds: the minimum time between two checkpoints.
       progress, watch: as in `Player`.
 
@@ -465,12 +469,12 @@ def train(
                 require_out_of_memory(error)
                 size //= 2
                 require(size, ONE_RUN_TOO_LARGE)
-                print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
+                print(f"out of memory: continuing with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
     return Trained(store.load(runs), trained_runs, seconds, model_steps)
 
 
 def require_out_of_memory(error: Exception) -> None:
-    """Raises a JAX error again, unless it reports that a device ran out of memory."""
+    """Raises a JAX error again unless it reports that a device is out of memory."""
     if "RESOURCE_EXHAUSTED" not in str(error):
         raise error

@@ -1,11 +1,12 @@
 """Measures how much training steps stretch the distance between models, in runs that no audit uses.
 
-These runs train like those of the audit, with and without canaries, but with other noise. The constant of a
-step is its largest value over all runs. We measure small models at every step, and large models at some
-steps. A step between two measured steps gets the larger of their values.
+These runs train like the audit's runs, with and without canaries, but with other noise. A step's constant is
+the largest value over all runs. We measure small models at every step, and large models at some steps. A step
+between two measured steps takes the larger of their values.
 
-To find jumps of the gradient near a model, we also measure secants on lines through the models. The lines
-follow the noise, the gradient and the canaries, because other runs may move in these directions.
+To find jumps of the gradient near a model, we also measure secants: how much a step stretches segments of
+lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
+move in these directions.
 """
 
 import math
@@ -29,13 +30,13 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# By default, a run's measured steps times the model's parameters are about this number, within the limits.
+# The default number of measured steps per run is this divided by the number of parameters, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
 # Models count as equal if their distance is at most this fraction of the largest distance at any step.
 _MIN_FRACTION = 0.01
-_LARGE = 10_000  # with more parameters, the measurement of a step takes seconds
+_LARGE = 10_000  # with more parameters, measuring a step takes seconds
 
 
 class Effort(NamedTuple):
@@ -43,8 +44,8 @@ class Effort(NamedTuple):
 
     Attributes:
       runs: The number of runs; every other run has the canary.
-      steps: The largest number of steps of a run with measured derivatives.
-      walked: The largest number of steps of a run with measured secants.
+      steps: The maximum number of steps per run at which we measure derivatives.
+      walked: The maximum number of steps per run at which we measure secants.
       reach: The number of secants on a line, on each side of the model.
     """
 
@@ -59,7 +60,7 @@ class Rehearsal(NamedTuple):
 
     Attributes:
       constants: (T,) the largest singular value of each step's Jacobian, over all runs.
-      secants: For each run and each step with secants, the secant that exceeds the derivative most.
+      secants: For each run and each step with secants, the secant that most exceeds the derivative.
     """
 
     constants: NDArray[np.float64]
@@ -67,10 +68,10 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a model of this many parameters: a minute or two on two cores.
+    """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds, so we use fewer runs, fewer steps with secants (`walked`), and fewer
-    secants on a line (`reach`). Derivatives are measured at up to `steps` steps.
+    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants (`walked`),
+    and fewer secants per line (`reach`).
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -79,12 +80,12 @@ def usual_effort(parameters: int) -> Effort:
 
 
 def count_measured(steps: int, effort: Effort) -> int:
-    """Returns the number of measured steps of a run: the first step, then one per interval."""
+    """Returns the number of measured steps in a run: the first step, then one per interval."""
     return math.ceil(steps / _choose_interval(steps, effort))
 
 
 def _choose_interval(steps: int, effort: Effort) -> int:
-    """Returns the shortest interval between measured steps with at most `effort.steps` measured steps."""
+    """Returns the shortest interval between measured steps that allows at most `effort.steps` of them."""
     return math.ceil(steps / effort.steps)
 
 
@@ -95,15 +96,15 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
-    """Trains a few runs that no audit uses, and measures by how much their steps stretch distances.
+    """Trains a few runs that no audit uses, and measures how much their steps stretch distances.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
-      distances: (T,) the distance, before each step, of the two models that the hidden-state bound couples
-        (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size. Secants have
-        this length.
+      distances: (T,) before each step, the distance between the two models that the hidden-state bound
+        couples (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size.
+        Secants have this length.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
@@ -111,37 +112,38 @@ def rehearse(
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
-    with_lines = _choose_steps_with_lines(distances, effort)
+    steps_with_lines = _choose_steps_with_lines(distances, effort)
     constants: dict[int, float] = {}  # by measured step
     secants: list[Stretch] = []
-    # By run, the direction that its last measured step stretched most.
+    # By run, the direction (p,) that its last measured step stretched most.
     directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
 
-        `inserted` (R, p) is the canary's contribution to the step of each run, a direction for secants.
+        `inserted` (R, p) is a canary's contribution to each run's step, which serves as a direction for
+        secants.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = jnp.asarray(np.asarray(thetas))  # copies them to a single device
         by_run = []
         for run, theta in enumerate(models):
-            # The search begins at the last measured step's direction, which is often close.
+            # The search starts from the direction of the last measured step, which is often close.
             found = expansion.largest_expansion(
                 step_map, theta, batch, start=directions.get(run), seed=(step, run)
             )
             directions[run] = found.direction
             by_run.append(found.constant)
         constants[step] = max(by_run)
-        if step in with_lines:
+        if step in steps_with_lines:
             line = expansion.Line(
                 length=float(lengths[step]),
                 reach=effort.reach,
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # With a single canary, one of two neighbouring runs has it.
+            # With a single canary, one of two neighbouring runs has it, so their difference shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
@@ -153,18 +155,18 @@ def rehearse(
         progress(1.0)
 
     def watch(midway: Midway) -> None:
-        """Measures the step that follows a segment, if there is one, at the models of a chunk."""
+        """Measures the step that follows a segment, if there is one, at a chunk's models."""
         if midway.steps < steps:
             inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
-    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. We begin with an even
-    # index, because a single canary is inserted in odd runs.
+    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. The first index is
+    # even, because odd-numbered runs insert a single canary.
     first = MAX_RUNS + MAX_RUNS % 2
     indices_of_runs = np.arange(first, first + runs)
     own_keys = game.run_keys("own", indices_of_runs)
     thetas = games.initial_models(game, indices_of_runs)
-    # A canary at the first step only matters to later steps.
+    # A canary inserted at the first step affects only later steps.
     measure(0, thetas, jnp.zeros_like(thetas))
     # A segment ends before each measured step.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
@@ -177,21 +179,21 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step of each run.
 
-    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t it
-    takes canary t modulo K, so that all canaries get their turn.
+    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t, it
+    uses canary t modulo K, to use all canaries in turn.
     """
     adversary = game.adversary
-    norm = jnp.float32(game.hyper.clipping_norm)
+    clipping_norm = jnp.float32(game.hyper.clipping_norm)
 
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
-        """Returns the contribution (p,) of canary `step` modulo K to this step of a single run."""
+        """Returns the contribution (p,) of the canary `step` modulo K to a single run's step."""
         craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
         mask = jnp.float32(1)  # every step inserts
-        return base.sum_canaries(canaries, step, theta, norm, mask, clipped_sum)
+        return base.sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
 
     return insert
 
@@ -215,7 +217,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
     If the models do not differ before a step, it is their largest distance at any step, because short secants
-    would only show rounding errors. `distances` (T,) are as in `rehearse`.
+    would show only rounding errors. `distances` (T,) are as in `rehearse`.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -223,12 +225,12 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns, for each step, True if the models differ by over _MIN_FRACTION of the maximum, (T,)."""
+    """Returns (T,), True for steps at which the models differ by over _MIN_FRACTION of the maximum."""
     return distances > _MIN_FRACTION * distances.max()
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
-    """Returns a constant for each of T = `steps` steps, (T,), from {measured step: constant} in rising order.
+    """Returns a constant for each of T = `steps` steps (T,), from {measured step: constant} in step order.
 
     A step between two measured steps takes the larger of their constants. Steps after the last measured step
     take its constant.

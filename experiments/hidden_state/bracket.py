@@ -1,11 +1,11 @@
-"""Draws three figures that are not in the paper, about the leakage of the last model.
+"""Draws three kinds of figures that are not in the paper, about the last model's leak.
 
-The brackets show upper bounds on this leakage alongside the results of audits. An upper bound is proven, or
-uses measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
+Brackets show upper bounds on this leak next to the results of audits. An upper bound is proven or uses
+measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
 
-`proven` compares fresh directions with GC-R on the models of the paper, over the number of training runs.
+`proven` compares fresh directions with GC-R on the paper's models, over the number of training runs.
 
-`matrix` compares DP-SGD with matrix mechanisms, which have correlated noise.
+`matrix` compares DP-SGD with matrix mechanisms, which correlate the noise of different steps.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # by this factor steps may expand more than measured
+_MARGIN = 10  # a factor by which steps may expand more than measured
 _MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
 _LINES = {  # by field: label, color, and format of marker and line
@@ -65,9 +65,9 @@ proven:   assumption-free, fresh directions; GDP: lower bound on any GDP guarant
 Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coordinates
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
-estimate: steps have kinks, and derivatives do not bound them"""
+estimate: steps have kinks, so derivatives do not bound their expansion"""
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # numbers of runs in the table
-_METHODS = {  # color, and format of marker and line
+_METHODS = {  # by method: color, and format of marker and line
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "s--"),
     LIFTED: (BLUE, "s--"),
@@ -89,10 +89,7 @@ proven:   lower bound of fresh directions, assumption-free"""
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table.
-
-    Every point has a conclusion.
-    """
+    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -111,7 +108,7 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"
+    nearest = ".2f"  # rounds to nearest, unlike bounds
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
@@ -132,18 +129,18 @@ def draw_bracket(
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings whose steps the sweep measures."""
+    """Returns the settings for which the sweep measures the expansion of steps."""
+    # Only cells that measure have a setting as their request.
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows of `gather_rows`, with the fields of `_find_upper`."""
+    """Returns the rows of `gather_rows` with the upper bounds of `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points, evidence.levels.delta)
     for row in rows:
         audited: Setting = row["setting"]
-        # The measured setting has the same training as the audited setting, and maybe another adversary. If
-        # the steps of this training are not measured, its bound does not depend on a measurement.
+        # The steps do not depend on the adversary. If they are not measured, the bound needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -157,14 +154,14 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
 
     Args:
       points: The points, each with a conclusion.
-      delta: The delta of predicted epsilons.
+      delta: That of predicted epsilons.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
-      accountant's for all models together. From fresh directions: `proven` is an assumption-free lower bound,
-      and `gdp_limit` a lower bound on any GDP guarantee. From coordinates: `interval_low` and `interval_high`
-      are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound, and
-      `constant_direction` a prediction.
+      accountant's for all models together. From fresh directions, `proven` is an assumption-free lower bound,
+      and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates, `interval_low` and
+      `interval_high` are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound,
+      and `constant_direction` is a prediction.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -195,26 +192,26 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns the parts of a setting that decide its training steps: all parts except the adversary."""
+    """Returns the parts of a setting that determine its training steps: all except the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
 
-    `composition` is the accountant's epsilon of all models of a run together.
+    `composition` is the accountant's epsilon of all models together.
 
     Returns:
       at_most: The bound.
-      word: What it assumes. It is COMPOSITION if the bound is `composition`, and ESTIMATE if steps have
-        kinks.
-      margin: The bound if steps expand ten times as much as measured.
+      word: Its assumption in a word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
+        ESTIMATE if steps have kinks.
+      margin: The bound if steps expand ten times more than measured.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)  # a bound, or the reason why none is proven
     is_lower = isinstance(state, HiddenState) and state.bound.epsilon < composition
-    # At k = 1, every step inserts, so the last model hides something only if steps contract.
+    # At k = 1, every step inserts the canary, so the last model leaks less only if steps contract.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(state, HiddenState):
@@ -223,7 +220,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        # Across a kink, a derivative does not bound the distance between two models.
+        # For steps with kinks, `hidden_state` would not return a bound, since derivatives prove none.
         word = ESTIMATE if steps.kink else MEASURED
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
@@ -242,7 +239,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws the rows of `make_rows` in one panel: upper bounds as lines, audits as marks and intervals.
+    """Draws one panel's rows of `make_rows`: upper bounds as lines, audits as marks and intervals.
 
     `look` has arguments of `Axes.set`.
     """
@@ -272,10 +269,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws each method's lower bounds over the number of training runs, and makes their table.
-
-    A point is the audit of one model and one periodicity k by one adversary.
-    """
+    """Draws each method's lower bounds over the number of training runs, and makes their table."""
     rows: list[Record] = []
     for point in points:
         rows += make_proven_rows(point, evidence)
@@ -297,8 +291,7 @@ def draw_proven(
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Draws the lower bounds of one model and periodicity over the number of training runs."""
-    # Records of fresh directions come first, and have no prediction.
-    of_coordinates = records[-1]
+    of_coordinates = records[-1]  # records of fresh directions come first, and have no prediction
     if of_coordinates["predicted"] is not None:
         label = "predicted if gradients do not interfere"
         axis.axhline(of_coordinates["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
@@ -308,17 +301,17 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
         of_method = select(records, method=name)
         if of_method:
             first = of_method[0]
-            if first["assumes"] == "REJECTED":  # scores refute the bound's assumption
+            if first["assumes"] == "REJECTED":
                 color = FADED
             plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
     axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
 
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
-    """Returns a row for each method and number of training runs, with its lower bound on epsilon.
+    """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
     Audits of fresh directions have a bound after every run, and the table shows some of them (`is_shown`).
-    Other audits have a bound for each number of runs in _SHOWN_RUNS.
+    Audits along coordinates have a bound for each number in _SHOWN_RUNS, and for all runs.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
@@ -331,7 +324,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
             continue
         method = method_of(bound)
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, 1))
+            epsilons = dict(enumerate(bound.path, 1))  # the path has the epsilon after each run
         else:
             epsilons = {runs: part.bound(method.name).epsilon for runs, part in first_runs.items()}
         for runs, epsilon in epsilons.items():
@@ -344,8 +337,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
                 "predicted": point.predicted(evidence.levels.delta),
+                # `holds` is False if the scores reject the bound's assumption.
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
-                # From 1 and 3 runs, only fresh directions prove a bound.
+                # Only fresh directions have bounds from 1 and 3 runs.
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)
@@ -353,9 +347,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
-    """Returns the conclusions from an audit's first runs, by their number, and from all of its runs.
+    """Returns the conclusions from the first n runs of an audit, by n: each of _SHOWN_RUNS, and all runs.
 
-    Numbers of runs that are too small for a method of the audit are left out.
+    It leaves out an n that is too small for one of the audit's methods.
     """
     (cell,) = point.cells
     by_runs = {}
@@ -373,7 +367,7 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws the last model's epsilon over k for each noise strategy, and makes the table."""
+    """Draws the last model's epsilon over k for each noise strategy, and makes its table."""
     delta = evidence.levels.delta
     rows = gather_rows(points, delta)
     for row in rows:
@@ -404,8 +398,8 @@ def draw_correlated(
 def _describe_noise(setting: Setting, delta: float) -> Record:
     """Returns a setting's noise strategy and noise multiplier, and two epsilons at delta.
 
-    `every_model` is the accountant's epsilon of all models together. `linear` is the predicted epsilon of the
-    last model if losses are linear.
+    `every_model` is the accountant's epsilon of all models together. `linear` is the last model's predicted
+    epsilon if losses are linear.
     """
     schedule = setting.schedule
     noise = setting.mechanism.noise
@@ -420,9 +414,9 @@ def _describe_noise(setting: Setting, delta: float) -> Record:
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:
-    """Draws the epsilons of one panel's last models over k, in one color for each noise strategy.
+    """Draws the last models' epsilons over k in one panel, with a color for each noise strategy.
 
-    Predictions are lines, audits intervals, and proven bounds dots.
+    Predictions are lines, audits are intervals, and proven bounds are dots.
     """
     for strategy, label in STRATEGIES.items():
         color, dash = _STRATEGY_LOOKS[strategy]
@@ -433,7 +427,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         high = take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # These marks without data explain the kinds of marks in the legend. No strategy has their color.
+    # For the legend: marks without data, in a color that no strategy has.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

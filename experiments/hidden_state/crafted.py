@@ -6,20 +6,21 @@ gradient steps are
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So the
-bound cannot be improved for all losses with these constants.
+slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
+better bound is valid for all losses with these constants.
 
-The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
-examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. So the sum
-of the target's batch is higher than other sums by 2 C, or by C. In units of C and without the other examples,
-theta is this height plus noise. It starts at 0. In each step, the other examples cancel it if it is below a
-threshold c, and push it up further if it is above. So the last iterate exceeds c if theta ever did.
+The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
+direction v, the gradients of all other examples are -C. The target's gradient is C, or zero if the target is
+replaced. So the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and without the
+other examples, theta is this height plus noise. It starts at 0. In each step, the other examples reset theta
+to 0 if it is below a threshold c, and push it up further if it is above c. So the last iterate exceeds c if
+theta ever did.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
-B examples of a batch share this term, at most eta C for each. It is periodic in theta, with the period B C (1
-- eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes. The B
+examples of a batch share this term, at most eta C for each. It is periodic in theta with period B C (1 -
+eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-Steps of the latch do not have the Lipschitz constant 1.
+The latch's steps do not have the Lipschitz constant 1.
 """
 
 import itertools
@@ -39,19 +40,19 @@ from experiments.sweeps.records import Record, field
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
-# The periodicity k, the step of each period that inserts, and the Lipschitz constant of steps.
+# The periodicity k, the step of each period that inserts the canary, and the Lipschitz constant of steps.
 SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
-# Height of the sum of the target's batch above other sums, in units of C, with and without the target.
+# How far the sum of the target's batch exceeds other sums, in units of C, with and without the target.
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
-_GRID = 1e-3  # spacing of privacy losses for the epsilon of Poisson sampling
+_GRID = 1e-3  # the accountant's spacing of privacy losses for Poisson sampling
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
-    The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
+    Each later step multiplies a step's shift and noise by its slope.
 
     Args:
       shifts: The canary's shift s_t in each step, of shape (T,).
@@ -65,22 +66,21 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    The landscape is a quadratic with the slopes for which the bound should be attained, so `mu_exact` should
-    equal `mu_bound`.
+    The landscape has the slopes that should attain the bound, so `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.
-      insert: The step of each period that inserts, FIRST or LAST.
+      insert: The step of each period that inserts the canary, FIRST or LAST.
       lipschitz: The Lipschitz constant of steps.
       delta: The delta of the bound's epsilon.
 
     Returns:
-      A record with the arguments and mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound,
-      and `mu_constant_direction` if each step has the slope `lipschitz`. `epsilon_bound` is the bound at
-      delta.
+      A record with k, insert, lipschitz, and three values of mu: `mu_exact` of the landscape, `mu_bound` of
+      the hidden-state bound, and `mu_constant_direction` of a quadratic with the slope `lipschitz` in each
+      step. `epsilon_bound` is the bound's epsilon.
     """
     steps = np.arange(INSERTIONS * k)
-    shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
+    shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)  # 1 at insertions, else 0
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "k": k,
@@ -94,7 +94,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
 
 def make_convex_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each of SCHEDULES: mu, the bound on mu, and its epsilon at delta."""
+    """Returns a table with a row for each of SCHEDULES, from `make_convex_row`."""
     exact = ".4f"
     rounded_up = partial(at_most, decimals=4)
     columns = [
@@ -121,8 +121,8 @@ def compute_latch_rate(
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
     It does if theta exceeded c after any step. Until then, each step sets theta to noise with standard
-    deviation sigma, plus the height h in the step with the target's batch. The probability after E epochs of
-    b batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
+    deviation sigma, plus the height h in the step with the target's batch. After E epochs of b batches, the
+    probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
     Args:
@@ -138,12 +138,12 @@ def compute_latch_rate(
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares the epsilon of a latch with that claimed by Poisson accounting.
+    """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
 
     Returns:
-      A record with the arguments, `epsilon`, a lower bound on the latch's epsilon at delta, and `poisson`,
-      the accountant's epsilon for Poisson sampling. The lower bound uses the best threshold among multiples
-      of 0.01 C, up to 2 C plus 8 standard deviations of the noise.
+      A record with sigma, batches, epochs, `epsilon`, a lower bound on the latch's epsilon at delta, and
+      `poisson`, the accountant's epsilon. The lower bound uses the best threshold among multiples of 0.01 C,
+      up to 2 C plus 8 standard deviations of the noise.
     """
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0
@@ -152,7 +152,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
         false_positives = compute_rate(threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
-    # Poisson sampling would take the target at each step with probability 1 / b.
+    # With Poisson sampling, each step would take the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
     poisson = accounting.account_sampled(steps, _GRID).get_epsilon(delta)
     return {
@@ -165,7 +165,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each of TRAININGS: the training run, and epsilons at delta."""
+    """Returns a table with a row for each of TRAININGS, from `make_latch_row`."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),
@@ -175,7 +175,7 @@ def make_latch_table(delta: float) -> Table[Record]:
     ]
     before = [
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",
-        "epsilon: lower bound by the best threshold; Poisson's: claim for Poisson sampling",
+        "epsilon: lower bound from the best threshold; Poisson's: claim for Poisson sampling",
     ]
     rows = [make_latch_row(*training, delta) for training in TRAININGS]
     return Table(columns, rows, before=before)

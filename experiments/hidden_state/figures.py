@@ -21,7 +21,7 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's three models
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # for the three models of Figure 8
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -56,9 +56,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
 
-    L is the adversary whose canary is an example with a wrong label.
+    L inserts an example with a wrong label.
     """
-    stored = []
+    stored = []  # (setting, norms of shape (runs, steps))
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)
@@ -69,14 +69,15 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
-        """Plots the mean norm over runs at each step, with a band of 2 standard deviations over runs."""
+        """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
             mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
             axis.plot(mean, dash, color=color, label=label)
-            steps = range(len(mean))
-            axis.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2)
+            axis.fill_between(
+                range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2
+            )
         first_setting, _ = stored[0]  # all settings have the same clipping norm C
         axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,4 +1,4 @@
-"""The crafted loss landscape: its exact distribution with and without the canary, adversaries and simulation.
+"""The crafted loss landscape: exact densities with and without the canary, adversaries, and a simulation.
 
 The adversary chooses all gradients of a model with one parameter theta. The score after step t is theta_t. In
 units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Errata H5):
@@ -6,24 +6,25 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. Grid points are at most sigma / B / 8 apart to resolve the
-noise of a step, and at most sigma / 32 to resolve the crossing of the likelihood ratio with e^epsilon. A step
-splits the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this keeps
-the *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing
-changes epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature. The grid's spacing is at most sigma / B / 8 to resolve a
+step's noise, and at most sigma / 32 to resolve where the likelihood ratio crosses e^epsilon. A step splits
+the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this keeps the
+*relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing changes
+epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
-g_t = q_t - e^epsilon p_t. For a fixed epsilon the adversary maximizes D_T, the integral of max(g_T, 0).
+g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
+which is the delta of theta_T.
 
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
-    that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
-    and Gaussian noise (a totally positive kernel) keep the increasing likelihood ratio of theta_1. So the
-    best final test is a threshold, and every V_t increases. The best first step moves up if g_1 > 0 and down
-    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon. This decides g_2, and so on.
-    delta_T(epsilon) decreases as a maximum of decreasing functions, and its root at delta is the adversary's
-    epsilon.
+    that the final test accepts if theta_t = x. Then D_T is the integral of g_1(x) V_1(x). The likelihood
+    ratio of theta_1 increases, and increasing maps and Gaussian noise (a totally positive kernel) preserve
+    this. So the best final test is a threshold, and every V_t increases. The best first step moves up if
+    g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This decides g_2, and so
+    on. The largest D_T is a maximum of decreasing functions of epsilon, so it decreases. The adversary's
+    epsilon is where it equals the given delta.
 
-        For other maps, we tested random landscapes and landscapes from gradient search with s in [-1, 1]
+    For other maps, we tested random landscapes and landscapes from gradient search with s in [-1, 1]
     (tests/experiments/hidden_state/test_crafted_landscape.py). They are never better.
 """
 
@@ -51,8 +52,8 @@ from audit.training import game
 from experiments.cells.cell import write_answer
 
 Answer = dict[str, Any]  # a study's stored values by name
-AUDIT = "landscape_audit"  # a study of all adversaries
-SEARCH = "landscape_thresholds"  # a study of all thresholds, by Algorithm 6
+AUDIT = "landscape_audit"  # the kind of study that solves all of ADVERSARIES
+SEARCH = "landscape_thresholds"  # the kind that tries many thresholds (Algorithm 6)
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
@@ -60,7 +61,7 @@ _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and th
 _PER_SIGMA = 4  # the grid has at least 4 PER_DEVIATION points in sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
 _MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the spacing is divided by 3
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid needs a third of the usual spacing
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -68,8 +69,8 @@ class Process(NamedTuple):
     """The training run on a crafted landscape.
 
     Attributes:
-      noise_multiplier: The noise multiplier sigma > 0.
-      batch_size: The batch size B >= 1.
+      noise_multiplier: sigma > 0.
+      batch_size: B >= 1.
       steps: The number of steps T >= 1.
     """
 
@@ -84,15 +85,12 @@ class Process(NamedTuple):
 
 
 def upper_bound(process: Process, delta: float) -> float:
-    """Returns the accountant's epsilon at delta.
-
-    Only the first step uses the canary, with mu = 1 / sigma.
-    """
+    """Returns the accountant's epsilon at delta: only the first step uses the canary, with mu = 1 / sigma."""
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
 class Stepper:
-    """Computes how the densities of theta, without and with the canary, change in each step of a process.
+    """Computes how each step of a process changes the densities of theta without and with the canary.
 
     Attributes:
       process: The process.
@@ -101,19 +99,15 @@ class Stepper:
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes the grid, and the kernel of a step up.
+        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large.
 
-        Args:
-          process: The process.
-          per_deviation: The number of grid points in one standard deviation of a step's noise.
-
-        Raises InputError if the grid would be too large.
+        The grid has `per_deviation` points or more in one standard deviation of a step's noise.
         """
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
-        # With little noise per step, the density keeps the sharp edges that thresholds cut into it.
+        # With little noise per step, the densities keep sharp edges at the thresholds.
         if process.batch_size / sigma >= _FINE_RATIO:
             self.spacing /= 3
 
@@ -123,32 +117,32 @@ class Stepper:
         total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
         half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
-        need = f"they need a grid of {2 * half_width:,} points, use fewer steps or a smaller B"
+        need = f"they need a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
         require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
-        # Points are symmetric about 1/2, since reflection about 1/2 swaps the densities with and without the
-        # canary.
+        # Reflection about 1/2 swaps the densities with and without the canary, so the grid is symmetric.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Floats = 0.5 + (cells + 0.5) * self.spacing
 
-        # A step up adds N(1, deviation^2) to theta. The kernel has this density at the grid points around 1.
+        # A step up adds N(1, deviation^2) to theta. The kernel is this density at multiples of the spacing
+        # around 1.
         self._cells_up = round(1 / self.spacing)  # the distance 1 in whole cells
         reach = int(np.ceil(_KERNEL_REACH * deviation / self.spacing))
         moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair`, shape (2, n), as a record, with the largest error of their mass."""
+        """Returns the densities `pair` (2, n) as a record. Its error is that of their masses."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
 
     def start(self) -> Floats:
-        """Returns the densities (2, n) of theta_1, N(0, sigma^2) and with the canary N(1, sigma^2)."""
+        """Returns the densities (2, n) of theta_1: N(0, sigma^2), and N(1, sigma^2) with the canary."""
         sigma = self.process.noise_multiplier
         return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
     def advance(self, pair: Floats, threshold: float) -> Floats:
-        """Returns the densities after a step, of shape (2, n), from the densities `pair` before it.
+        """Returns the densities (2, n) after a step that starts from the densities `pair` (2, n).
 
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
@@ -158,11 +152,12 @@ class Stepper:
         up = self._move_up(above)
         # To move a density down, mirror it about the grid's middle, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Next to the threshold a weight may exceed 1, so `below` and the sum may be negative.
+        # Next to the threshold, a weight may exceed 1. Then `below` is negative there.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Floats) -> Floats:
-        """Returns the densities of theta + 1 + noise, shape (2, n), for theta with the densities `pair`."""
+        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
+        # With mode "same", the kernel counts as centered at 0, so the result still has to move up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
@@ -175,10 +170,10 @@ def iterate_densities(
 
     Args:
       process: The process.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C, or infinite.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
       per_deviation: Grid points in one standard deviation of a step's noise.
 
-    Raises InputError if the process needs too large a grid.
+    Raises InputError if the grid would be too large.
     """
     stepper = Stepper(process, per_deviation)
     pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
@@ -194,16 +189,14 @@ def compute_last_densities(
 
 
 def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> Floats:
-    """Returns quadrature weights for the integral of a function above the threshold, of shape (n,).
+    """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
-    spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. In the cell with the threshold we integrate a linear interpolation of the
-    function. For the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... If the threshold is
-    outside the grid or in its last cells, where the function is negligible, weights are just 1 above the
-    threshold and 0 below.
+    The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
+    negligible at the grid's ends. In the cell with the threshold, we integrate a linear interpolation. For
+    the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
-    if not 0 <= position < len(points) - 3:
+    if not 0 <= position < len(points) - 3:  # the function is negligible near such a threshold
         return (points > threshold).astype(np.float64)
     cell = int(position)
     fraction = position - cell  # the part of the cell below the threshold
@@ -223,51 +216,53 @@ def compute_epsilon(
 
 
 def constant(process: Process, threshold: float) -> Floats:
-    """Returns the thresholds (T - 1,) of the adversary that uses the same threshold at every step."""
+    """Returns the thresholds (T - 1,) of an adversary with the same threshold at every step."""
     return np.full(process.steps - 1, threshold)
 
 
 def best_constant(process: Process, delta: float) -> Floats:
-    """Returns the thresholds (T - 1,) of the best adversary with the same threshold at every step.
+    """Returns the thresholds (T - 1,) that leak the largest epsilon at delta if all of them are equal.
 
-    It leaks the largest epsilon at delta. The search tries a grid of thresholds, then Brent's method between
-    the neighbours of the best one. Thresholds are at least 1/2, since reflection about 1/2 swaps the
-    densities with and without the canary.
+    We try a grid of thresholds, then Brent's method between the neighbours of the best one. Thresholds below
+    1/2 are not needed, since reflection about 1/2 swaps the densities with and without the canary and does
+    not change epsilon.
     """
 
-    def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
+    def negate_epsilon(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
         """Returns the negative epsilon of a constant threshold, by default from a coarse density grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # No threshold above `top` leaks more. The grid goes 25% further, since `top` itself can be the best.
+    # The optimal adversary's first threshold is at most `top`. The best constant one may be larger.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    best = int(np.argmin([lose(threshold) for threshold in grid]))
+    best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
     last = len(grid) - 1
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, last)])
-    # A rough threshold is enough, since epsilon hardly changes near its maximum.
+    # A rough threshold is enough: epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
-    refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
-    lose_precisely = partial(lose, per_deviation=PER_DEVIATION)
-    return constant(process, min(refined.x, grid[best], key=lose_precisely))
+    refined = scipy.optimize.minimize_scalar(
+        negate_epsilon, bounds=bounds, method="bounded", options=options
+    )
+    negate_precisely = partial(negate_epsilon, per_deviation=PER_DEVIATION)
+    return constant(process, min(refined.x, grid[best], key=negate_precisely))
 
 
 def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    For each epsilon, `_follow_crossings` has the thresholds with the largest delta (the module's docstring
-    has the proof). This function finds the epsilon at which they reach the given delta.
+    For each epsilon, `_follow_crossings` returns the thresholds with the largest delta (proof in the module's
+    docstring). We search for the epsilon where this delta equals the given one.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
 
     def compute_excess(epsilon: float) -> float:
-        """Returns log(largest delta at epsilon) - log(delta), which decreases in epsilon."""
+        """Returns log(largest delta at this epsilon) - log(given delta), which decreases in epsilon."""
         (out, inserted), _ = _follow_crossings(stepper, epsilon)
         reached = densities.hockey_stick(out, inserted, stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0  # if even epsilon = 0 has a delta below the given delta
+    epsilon = 0.0  # if its delta is at most the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
@@ -276,8 +271,8 @@ def optimal(process: Process, delta: float) -> Floats:
     return thresholds
 
 
-# Functions from (process, delta) to thresholds (T - 1,) in units of C. The paper claims that `half` is
-# optimal, but it is not (Errata H13).
+# Functions from (process, delta) to thresholds (T - 1,) in units of C. Contrary to the paper, `half` is not
+# optimal (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Floats]] = {
     "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,
@@ -287,14 +282,15 @@ ADVERSARIES: dict[str, Callable[[Process, float], Floats]] = {
 
 def cross_at_first_step(process: Process, epsilon: float) -> float:
     """Returns the theta_1 at which the likelihood ratio of N(1, sigma^2) to N(0, sigma^2) is e^epsilon."""
+    # The logarithm of the ratio is (theta_1 - 1/2) / sigma^2.
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
-    """Returns the densities of theta_T, (2, n), and the T - 1 thresholds that are optimal for an epsilon.
+    """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at an epsilon.
 
-    Each threshold is the point where the likelihood ratio of theta, with to without the canary, crosses
-    e^epsilon, or the end of the grid if it does not.
+    Each threshold is where the increasing likelihood ratio of theta (with to without the canary) crosses
+    e^epsilon, or an end of the grid's accurate part if it does not.
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -308,14 +304,14 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     return pair, np.array(thresholds)
 
 
-_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata H13)
+_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # two steps, as in Algorithm 6 (Errata H13)
 
 
 class Study(NamedTuple):
     """A study of one crafted landscape.
 
     Attributes:
-      kind: AUDIT finds and simulates all adversaries, SEARCH runs Algorithm 6.
+      kind: AUDIT solves all of ADVERSARIES and simulates `half`. SEARCH runs Algorithm 6.
       process: The process.
       delta: The delta of each epsilon.
       runs: The number of simulated runs, half of them with the canary.
@@ -335,7 +331,7 @@ class Study(NamedTuple):
         values = {**self._asdict(), **self.process._asdict()}
         del values["process"]
         if self.kind == AUDIT:
-            values["threshold"] = HALF
+            values["threshold"] = HALF  # of the simulated runs
         return values
 
 
@@ -343,9 +339,9 @@ Result = tuple[Study, Answer]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an AUDIT of each process, then a SEARCH of each of _SEARCHED.
+    """Returns an AUDIT study of each process, then a SEARCH study of each of _SEARCHED.
 
-    `simulation` has the other fields of `Study` by name.
+    `simulation` has the other fields of all studies by name.
     """
     studies = [Study(AUDIT, process, **simulation) for process in processes]
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
@@ -359,12 +355,12 @@ def keep(out: Path, study: Study) -> Answer:
 
 
 def audit(study: Study) -> Answer:
-    """Computes the exact epsilon of each adversary, and audits simulated runs.
+    """Computes each adversary's exact epsilon, and the paper's estimates for `half` from simulated runs.
 
     Returns:
       upper: The accountant's epsilon.
       exact: The answer of `solve` for each of ADVERSARIES.
-      in_sample: The paper's in-sample estimates (T,) of epsilon after each step, which are not bounds.
+      in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
     """
     process = study.process
     exact = {}
@@ -378,47 +374,46 @@ def audit(study: Study) -> Answer:
 
 
 def search(study: Study) -> Answer:
-    """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
+    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each the same at every step.
 
-    Thresholds are symmetric about 1/2. The last is 15% larger than the theta_1 at which the likelihood ratio
-    is e^upper, since larger thresholds do not leak more.
+    All simulations use the same random draws. Thresholds are symmetric about C / 2 (Errata H7). The largest
+    is 15% above the theta_1 at which the likelihood ratio is e^upper, since no better threshold is higher.
 
     Returns:
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
-      claimed: The in-sample estimate of each threshold's epsilon after the last step.
+      claimed: The paper's estimate of each threshold's epsilon after the last step.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
-    adversaries = [constant(process, threshold) for threshold in thresholds]
+    epsilons = [compute_epsilon(process, constant(process, h), study.delta) for h in thresholds]
     return {
         "upper": upper,
         "thresholds": thresholds,
-        "epsilon": [compute_epsilon(process, each, study.delta) for each in adversaries],
-        "claimed": [_estimate_in_sample(study, threshold)[-1] for threshold in thresholds],
+        "epsilon": epsilons,
+        "claimed": [_estimate_in_sample(study, h)[-1] for h in thresholds],
     }
 
 
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test with the
-    next step's threshold, above which the adversary expects the canary. After step T, it uses the last
-    threshold again.
+    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of guessing "in"
+    above the next step's threshold. After step T, it uses the last threshold again.
 
     Args:
-      process: Training of one parameter.
-      thresholds: The adversary's T - 1 thresholds, in units of C.
+      process: The process.
+      thresholds: The adversary's thresholds (T - 1,), in units of C.
       delta: The delta of each epsilon.
 
     Returns:
       epsilon: The exact epsilons, of shape (T,).
       claimed: The claimed epsilons, of shape (T,).
     """
-    # theta_1 is the release of one Gaussian step, so both of its epsilons are the accountant's.
+    # theta_1 is one Gaussian release, so both epsilons are the accountant's.
     exact = [upper_bound(process, delta)]
     claimed = exact.copy()
     pairs = iterate_densities(process, thresholds)
@@ -446,7 +441,7 @@ def simulate(
       key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
       noise_multiplier: The standard deviation sigma of the first step's noise.
-      batch_size: The batch size B. Noise of later steps has the standard deviation sigma / B.
+      batch_size: The batch size B. The noise of later steps has standard deviation sigma / B.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
 
     Returns:
@@ -479,9 +474,9 @@ def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """
     sigma, size, steps = study.process
-    # `root` hashes the text again. Another text would change the random draws, and so the stored answers.
-    name = zlib.crc32(f"landscape {sigma} {size}".encode())
-    key = game.root(study.seed, f"{name}")
+    # `root` hashes this text. Another text would change the random draws, and so the stored answers.
+    checksum = zlib.crc32(f"landscape {sigma} {size}".encode())
+    key = game.root(study.seed, str(checksum))
     present = np.arange(study.runs) % 2 == 1
     theta = simulate(
         key,

@@ -1,6 +1,6 @@
-"""Draws the crafted landscape: the exact epsilon next to the claim of the Gaussian conversion.
+"""Draws the crafted landscape: the exact epsilon next to the Gaussian conversion's claim.
 
-This module computes only the curves of Example 1 and Figure 6b. All other values are stored.
+This module computes only the curves of the paper's Example 1 and Figure 6b. All other values are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ _EPSILONS = {  # by field: label, color, and format of the line
     "epsilon": ("exact epsilon", OUT, "-"),
     "constant": ("constant gradient (Example 1)", PURPLE, "-."),
 }
-_DARK_RATE = 0.55  # numbers are white on cells below this rate
-_EXACT_PANELS = {  # titles of heat maps by adversary
+_DARK_RATE = 0.55  # cells with lower rates are dark, so their numbers are white
+_EXACT_PANELS = {  # titles of heat maps, by adversary
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
     "optimal": "exact, optimal adversary",
@@ -34,11 +34,9 @@ _EXACT_PANELS = {  # titles of heat maps by adversary
 
 
 def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple[str, Figure]]:
-    """Yields the name and the figure of each of the paper's figures, and of Algorithm 6.
+    """Yields the name and the drawing of the paper's Figures 3a, 14, 3b and 6b, and of Algorithm 6.
 
-    Args:
-      audits: The studies of kind AUDIT, each with its answer.
-      searches: The studies of kind SEARCH, each with its answer.
+    `audits` are studies of kind AUDIT, and `searches` are studies of kind SEARCH, each with its answer.
     """
     processes = [study.process for study, _ in audits]
     sigmas = sorted({process.noise_multiplier for process in processes})
@@ -62,7 +60,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
             ),
         )
     yield "figure_3b", _draw_heat_maps(audits)
-    sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle one, by default 4 as in the paper
+    sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle sigma: by default 4, as in the paper
     panels = {}
     for process in processes:
         if process.noise_multiplier == sigma:
@@ -90,8 +88,8 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
 def make_table(audits: Sequence[Result]) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` are studies of kind AUDIT with their answers. eps_gaussian is the claim of a conversion that
-    assumes a Gaussian trade-off curve. eps_upper is the accountant's epsilon.
+    `audits` are studies of kind AUDIT with their answers. The column eps_gaussian is the claim of a
+    conversion that assumes a Gaussian trade-off curve, and eps_upper is the accountant's epsilon.
     """
     rows = []
     for study, answer in audits:
@@ -124,8 +122,8 @@ def _name(process: Process) -> str:
 def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` has the values on the horizontal axis in "x", and the values of some of these lines:
-    "simulated", the claim of the paper's procedure from simulated runs, and the lines of _EPSILONS.
+    `epsilons` has the positions on the horizontal axis ("x") and the values of some lines: those of
+    _EPSILONS, and "simulated", the claim of the paper's procedure from simulated runs.
     """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -133,14 +131,14 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> 
 
 
 def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
-    """Plots the epsilons of the threshold C / 2 after each step t.
+    """Plots the epsilon after each step t with the threshold C / 2, and with a constant gradient.
 
-    For comparison, a constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     sigma, batch_size, num_steps = study.process
     steps = np.arange(1, num_steps + 1)
     deviations = sigma * np.sqrt(1 + (steps - 1) / batch_size**2)
-    constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
+    constant = [conversions.epsilon_from_mu(1 / deviation, study.delta) for deviation in deviations]
     epsilons = {
         "x": steps,
         "simulated": answer["in_sample"],
@@ -148,18 +146,18 @@ def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, study, answer["upper"], epsilons)
-    # The panels of a row share this axis, so its limit must be large enough for all of them.
+    # The panels of a row share this axis, so its limit must never decrease.
     highest = 1.06 * max(answer["in_sample"])
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], highest))
     axis.set_xlabel("step t")
 
 
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
-    """Draws heat maps of the amplification rate, epsilon after step T divided by epsilon after step 1.
+    """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    The first two panels show what a Gaussian conversion claims, the others exact rates. At a rate of 1,
-    hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are the
-    studies of kind AUDIT, each with its answer (`landscape.audit`).
+    The first two panels show claims of a Gaussian conversion, and the others show exact rates. At a rate of
+    1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are studies
+    of kind AUDIT, each with its answer (`landscape.audit`).
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
@@ -192,7 +190,7 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
 def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
     """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
 
-    Rows are noise multipliers, and columns are batch sizes. Rates are at least 0, and 1 is the brightest.
+    Rows are noise multipliers, and columns are batch sizes. Colors range from a rate of 0 (dark) to 1.
     """
     values = rates.to_numpy()
     axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
@@ -207,10 +205,10 @@ def _draw_rates(axis: Axes, rates: pd.DataFrame) -> None:
 
 
 def _draw_trade_off(axis: Axes, process: Process) -> None:
-    """Plots a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
+    """Plots trade-off curves of the landscape with h = C / 2, minus the upper bound's curve (Figure 6b).
 
-    The exact curve and a Gaussian curve agree only for the test with the threshold C / 2, which decides the
-    mu of the Gaussian curve.
+    The exact curve and the Gaussian curve agree only at the error rates of the test with threshold C / 2,
+    which determine the Gaussian curve's mu.
     """
     pair = landscape.compute_last_densities(process, landscape.constant(process, HALF))
     mu = float(densities.mu_at(pair, HALF))
@@ -227,7 +225,7 @@ def _draw_trade_off(axis: Axes, process: Process) -> None:
 
 
 def _draw_search(axis: Axes, study: Study, answer: Answer) -> None:
-    """Plots the claimed and the exact epsilon after two steps against the threshold h (Algorithm 6)."""
+    """Plots the claimed and exact epsilons after two steps against the threshold h (Algorithm 6)."""
     epsilons = {
         "x": answer["thresholds"],
         "simulated": answer["claimed"],

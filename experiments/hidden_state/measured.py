@@ -1,7 +1,7 @@
-"""Cells that measure training runs. Each cell trains its runs once and stores the measurement.
+"""Cells that train runs once and store a measurement of them.
 
-Figure 8 shows norms of the gradient of an example with a wrong label. Bounds on the last model of a network
-need the expansion of its steps: how much they stretch distances.
+Figure 8 shows gradient norms of an example with a wrong label. Bounds on a network's last model need the
+expansion of its steps: how much a step increases the distance between two models.
 """
 
 from functools import partial
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
-NORMS = "canary_norms"
+NORMS = "canary_norms"  # the experiment's name
 _NORMS_FIELD = "norms"  # of the stored answer
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    The setting's adversary is L, whose canary is an example with a wrong label. Each run draws its own
-    initial model, canary and noise.
+    The setting's adversary is L, which inserts an example with a wrong label. Each run draws its own initial
+    model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains all runs in chunks that fit into memory, and stores the norms, of shape (runs, steps).
+        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps).
 
-        All chunks have the same number of runs, so they share one compiled program. The last chunk may have
-        extra runs, which are not stored.
+        All chunks have the same number of runs to share one compiled program. The extra runs of the last
+        chunk are not stored.
         """
         from audit.training import build, game
 
@@ -59,17 +59,17 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns the norms of the first runs in a stored answer, (runs, steps); None if it has fewer runs."""
+    """Returns a stored answer's norms (runs, steps) of its first runs; None if it has fewer runs."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
 
 
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Trains runs with one inserted canary each, and returns the norms before clipping, (runs, steps).
+    """Trains runs with one canary each, and returns the norms (runs, steps) of its gradient before clipping.
 
-    They are the norms of the canary's gradient at the model before each step. The indices `runs` (runs,)
-    determine the random draws of each run.
+    Each norm is at the model before a step. `runs` are the indices of the runs, which determine their random
+    draws.
     """
     import jax
     import jax.numpy as jnp
@@ -80,9 +80,9 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     def norms_of_run(
         hyper: Hyperparameters, data: Data, schedule: Schedule, keys: dict[str, Array]
     ) -> Array:
-        """Returns the norms of the canary's gradient in one run, of shape (steps,).
+        """Returns the norms (steps,) of the canary's gradient in one run.
 
-        `keys` are the run's random keys for its initial model, its canary and its noise.
+        `keys` are the run's random keys for its initial model ("theta"), its canary and its noise.
         """
         theta_0 = game.init(keys["theta"])
         clipping_norm = jnp.asarray(hyper.clipping_norm)
@@ -91,7 +91,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
         canaries = Canaries(partial(game.adversary.craft, knowledge), inserted)
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
-            """Takes one step. Returns the next state, and the canary's norm before the step."""
+            """Takes one step, and returns the next state and the canary's norm before the step."""
             canary = canaries.craft(state.step, state.theta)[0]  # the only one
             norm = jnp.linalg.norm(canary)
             # A segment needs a schedule with an axis of steps, here of length 1.
@@ -109,21 +109,18 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     return np.asarray(norms, np.float64)
 
 
-EXPANSION = "expansion"
-# By model: the number of measured runs, and the largest number of measured steps in a run.
+EXPANSION = "expansion"  # the experiment's name
+# By model: the number of runs to measure, and the largest number of measured steps in a run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# Measuring a step takes as long as this many training steps of a large model, and at least _MIN_SECONDS.
+# Measuring a step takes the time of this many training steps of a large model, and at least _MIN_SECONDS.
 _NUM_TRAINING_STEPS = 300
 _MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that trains runs and measures how much their steps expand distances.
-
-    Its estimated seconds are the time to compile, to train all steps, and to measure some of them.
-    """
+    """Returns the cell that trains runs and measures how much their steps expand distances between models."""
     runs, max_steps = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:

@@ -1,22 +1,22 @@
-"""Crafts convex losses for which the last model leaks much with momentum.
+"""Crafts convex losses on which momentum greatly increases the last model's leak.
 
 The heavy-ball method with momentum beta, on a one-dimensional quadratic with curvature h_t at step t, is
 
     theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
 
-where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the sign of the canary at insertions.
-The last model is the sum of w_t (s_t b + sigma z_t), with the weights
+where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the canary's sign, or 0 if step t does
+not insert it. The last model is the sum of w_t (s_t b + sigma z_t), with the weights
 
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
-With s_t = sign(w_t), the mu of the last model is exactly
+With s_t = sign(w_t) at insertions, the mu of the last model is exactly
 
     (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
 
-In this module, a curvature is a_t, which includes the learning rate eta. Curvatures repeat with a period of k
-steps, except in the last steps. They are between 0 and `most`, so the losses are convex and smooth, with the
+In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
+steps, except in the last steps. They are between 0 and `most`, so the losses are convex and smooth with the
 constant most / eta. Local searches found the periods for beta = 0.9, and `optimize` improves them for each
-beta. From k = 3 on, these losses with momentum exceed the upper bound for plain SGD
+beta. For k of at least 3, momentum leaks more on these losses than the upper bound for plain SGD
 (`audit.hidden_state_epsilon`).
 """
 
@@ -47,7 +47,7 @@ class Landscape(NamedTuple):
     Attributes:
       most: The largest allowed curvature, eta L for L-smooth losses.
       period: The k curvatures of a period. The canary is inserted in the last step of each period.
-      end: The curvatures of the last steps, which replace those of whole periods; () for no such steps.
+      end: The curvatures of the last steps, which replace those of whole periods; () if none are replaced.
     """
 
     most: float
@@ -60,7 +60,7 @@ class Landscape(NamedTuple):
         return len(self.period)
 
 
-# A landscape in each line, from local searches at beta = 0.9: most; period; end.
+# One landscape per line, as "most; period; end", from local searches at beta = 0.9.
 _STARTS = """\
 1; 0 0; 0 0 0 0.9
 2; 0 1.905; 0 1.915 0 1.941
@@ -87,10 +87,7 @@ STARTS = [_read_landscape(line) for line in _STARTS.splitlines()]
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
-    """Returns the weights w_t of all steps in the last model, of shape (T,) (see the module's docstring).
-
-    `curvatures` are a_t (T,), and `beta` is the momentum.
-    """
+    """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,) and momentum beta."""
 
     def step_back(
         later: tuple[Array, Array], curvature: Array
@@ -100,7 +97,7 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
         previous_weight = (1 + beta - curvature) * weight - beta * next_weight
         return (previous_weight, weight), weight
 
-    last = (jnp.ones(()), jnp.zeros(()))
+    last = (jnp.ones(()), jnp.zeros(()))  # w_T and w_(T+1)
     _, weights = jax.lax.scan(step_back, last, curvatures, reverse=True)
     return weights
 
@@ -108,20 +105,20 @@ def compute_weights(curvatures: Array, beta: float) -> Array:
 def _list_curvatures(values: Array, k: int) -> Array:
     """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods of k steps each.
 
-    `values` has the k curvatures of a period, and then those of the last steps.
+    `values` has the k curvatures of a period, followed by those of at least one last step.
     """
     period, end = values[:k], values[k:]
     return jnp.append(jnp.tile(period, INSERTIONS)[: -len(end)], end)
 
 
 def compute_mu(values: Array, k: int, beta: float) -> Array:
-    """Returns mu of the last model for the curvatures `values` (see `_list_curvatures`).
+    """Returns mu of the last model, for the `values` of `_list_curvatures` and momentum beta.
 
-    The canary is inserted in the last step of each period of k steps. `beta` is the momentum.
+    The last step of each period inserts the canary.
     """
     weights = compute_weights(_list_curvatures(values, k), beta)
-    weights /= jnp.max(jnp.abs(weights))  # the ratio below stays the same, and squares stay finite
-    signal = jnp.sum(jnp.abs(weights[k - 1 :: k]))
+    weights /= jnp.max(jnp.abs(weights))  # keeps squares finite, and does not change mu
+    signal = jnp.sum(jnp.abs(weights[k - 1 :: k]))  # over steps that insert
     noise = NOISE_MULTIPLIER * jnp.linalg.norm(weights)
     return jnp.asarray(signal / noise)
 
@@ -130,13 +127,11 @@ _differentiate = jax.jit(jax.value_and_grad(compute_mu), static_argnames="k")
 
 
 def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
-    """Searches for curvatures with a large mu, by L-BFGS-B.
+    """Searches for curvatures with a large mu by L-BFGS-B, and returns the best landscape and its mu.
 
-    A first search begins at curvatures of 0, except the last, which is beta. With these, all weights are 1,
-    as in SGD on linear losses. A second search begins at `start`. Without an end, the last two periods of
-    `start` become its end, so the search can change them.
-
-    `beta` is the momentum. Returns the landscape with the larger mu, and this mu.
+    A first search begins with a last curvature of beta, the momentum, and all others 0. Then all weights are
+    1, as in SGD on linear losses. A second search begins at `start`. If `start` has no end, its last two
+    periods become the end, so the search can change them separately.
     """
     k = start.k
     end = start.end or 2 * start.period
@@ -169,8 +164,8 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
     """Trains runs by heavy ball with momentum beta, half of them with the canary.
 
-    `landscape` is the loss, with an end. `seed` is the seed of the noise. Returns the last models of the runs
-    with the canary, and those of the others, (runs / 2,) each.
+    The landscape must have an end, and `seed` decides the noise. Returns the last models of runs with the
+    canary and of runs without it, of shape (runs / 2,) each.
     """
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
@@ -180,7 +175,7 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
-    before = theta  # the models before the last step
+    before = theta  # the models one step earlier
     for step, curvature in enumerate(np.asarray(curvatures)):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
         if (step + 1) % landscape.k == 0:  # the last step of a period inserts
@@ -194,15 +189,14 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
 def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
     """Returns a record for each of STARTS, with mu and epsilons of the last model at the level's delta.
 
-    `beta` is the momentum, at least 0 and below 1. The bound from simulated runs has the level's confidence.
-    Half of the runs have the canary.
+    `beta` is the momentum, in [0, 1). Half of the `runs` simulated runs have the canary.
 
     Returns:
-      Records with the number `k` of steps in a period and the largest curvature `most`; `mu`, `epsilon` and
-      curvatures (`period`, and `end` of the last steps) of the optimized landscape; and `simulated`, a lower
-      bound on its epsilon from simulated runs. For SGD with the same k, `linear` is the epsilon of linear
-      losses, and `sgd_bound` an upper bound for any convex loss.
-      `composition` is the accountant's epsilon of all models of a run together.
+      Records with the period's number of steps `k` and the largest curvature `most`. The optimized landscape
+      has `mu`, `epsilon`, the curvatures `period` and `end`, and `simulated`, a lower bound on its epsilon
+      from simulated runs with the level's confidence. For SGD with the same k, `linear` is the epsilon on
+      linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's
+      epsilon of all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, level.delta)
@@ -212,8 +206,9 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
         # Steps of SGD on smooth convex losses have the Lipschitz constant 1.
         sgd = make_convex_row(start.k, insert=LAST, lipschitz=1.0, delta=level.delta)
         scores = simulate(landscape, beta, runs, seed)
-        # The trade-off curve is Gaussian, since theta is normal.
+        # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, *level)
+        # On linear losses, SGD's steps preserve distances, as along a constant direction.
         linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], level.delta)
         row = {
             "k": start.k,
@@ -232,12 +227,12 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
 
 
 def _show_numbers(numbers: tuple[float, ...]) -> str:
-    """Returns numbers as text, with spaces between them."""
+    """Formats numbers as text, separated by spaces."""
     return " ".join(map("{:.6g}".format, numbers))
 
 
 def make_table(beta: float, level: Level, runs: int, seed: int) -> Table[Record]:
-    """Returns the table of crafted landscapes against momentum; see `make_rows`."""
+    """Returns the table of the landscapes that are crafted for a momentum; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

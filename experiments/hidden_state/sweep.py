@@ -7,7 +7,7 @@ Six figures are not in the paper. `proven` shows lower bounds from fresh directi
     smoke    seconds for each figure: a few runs of a few steps, to test the code
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
              with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the other six figures as at laptop
+    paper    5,000 runs for each cell of the paper's figures; the other six figures as at `laptop`
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
 number of steps T is the number of insertions times k (Errata H8).
@@ -41,15 +41,15 @@ Runs = Mapping[int, int]  # numbers of runs by periodicity k
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Numbers of runs are keyed by periodicity k. The model is not audited at a k without a number.
+    Numbers of runs are keyed by periodicity k. The model is not audited at a k that is not a key.
 
     Attributes:
       runs: Numbers of runs with one canary each.
       seeds: The number of seeds for each setting.
       insertions: The number of insertions in a run.
       canaries: The number of canaries in each of `coordinate_runs`.
-      coordinate_runs: Numbers of runs whose canaries are coordinates. If empty, `runs` is used instead.
-      fresh_runs: Numbers of runs with fresh directions, as many directions as the model allows.
+      coordinate_runs: Numbers of runs with canaries along coordinates. If empty, `runs` is used instead.
+      fresh_runs: Numbers of runs with fresh directions.
     """
 
     runs: Runs = {}
@@ -64,11 +64,11 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the numbers of runs for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
+        The number of canaries is AUTO for fresh directions: the library chooses it by the model's size.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
-        if self.coordinate_runs and adversary.biased:
+        if self.coordinate_runs and adversary.biased:  # its canaries are along coordinates
             return self.coordinate_runs, self.canaries
         return self.runs, 1
 
@@ -95,7 +95,7 @@ _RESNET = Size(
     {1: 8, 5: 6, 25: 4},
     insertions=4,
     batch_size=8,
-    noise_multiplier=0.506,
+    noise_multiplier=0.506,  # the same mu as 250 insertions at 4.0
     canaries=256,
     coordinate_runs={1: 16, 5: 8, 25: 8},
 )
@@ -167,7 +167,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure that audit the same training at several values of one field.
+    """Series in one panel of a figure, which audit the same training at several values of one field.
 
     Attributes:
       model: The trained model.
@@ -187,7 +187,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: its name in flags, its title, the lines in its panels, and its x axis, if any."""
+    """A figure of audits, with the lines in its panels, and its x axis, if any."""
 
     name: str
     title: str
@@ -206,7 +206,7 @@ COORDINATE = Series("coordinate", GcS())
 _IMAGE_MODELS = ("convnet", "resnet18")
 _K_AXIS = Axis("periodicity k", "k")
 _C_AXIS = Axis("clipping norm C", "C")
-_NORMS = (1.0, 2.0, 4.0)
+_CLIPPING_NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
@@ -221,7 +221,7 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` are the values of `field` on the horizontal axis. `fields` has other fields of the setting.
+    `at` has the values of `field` on the horizontal axis, and `fields` has other fields of the setting.
     """
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
@@ -232,9 +232,9 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 
 
 def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
-    """Returns lines for audits with correlated noise, with a panel for each model.
+    """Returns lines for audits with each noise strategy, with a panel for each model.
 
-    Each periodicity k has its own noise multiplier, for which all models of a run together have the same
+    Each periodicity k has its own noise multiplier, which gives all models of a run together the same
     accounted epsilon. So each k is a separate element of the list.
     """
     lines = []
@@ -252,7 +252,7 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
-    """Returns lines for both image models, at these periodicities."""
+    """Returns lines for both image models at the periodicities `at`."""
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
 
 
@@ -261,13 +261,13 @@ FIGURES = [  # the figures that are the same at every scale
     Figure(
         "figure_1a",
         "GC-R and L on the ConvNet, k = 1",
-        [Lines("convnet", [GC_R, L], _NORMS, "clipping_norm")],
+        [Lines("convnet", [GC_R, L], _CLIPPING_NORMS, "clipping_norm")],
         _C_AXIS,
     ),
     Figure(
         "figure_1b",
         "GC-R and L on the ResNet18, k = 1",
-        [Lines("resnet18", [GC_R, L], _NORMS, "clipping_norm")],
+        [Lines("resnet18", [GC_R, L], _CLIPPING_NORMS, "clipping_norm")],
         _C_AXIS,
     ),
     Figure("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0])),
@@ -333,7 +333,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     correlated_steps = correlated.STEPS
     steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
-    max_norm_runs = 30  # of each model in Figure 8
+    max_norm_runs = 30  # for each model in Figure 8
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
@@ -344,8 +344,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     bracketed_series = [FRESH, COORDINATE]
     over_rates = []
     for k in (5, 25):
-        panel = f"tanh FCNN, k = {k}"
-        lines = Lines("tanh_fcnn", bracketed_series, rates, "learning_rate", panel, {"k": k})
+        lines = Lines(
+            "tanh_fcnn",
+            bracketed_series,
+            rates,
+            field="learning_rate",
+            panel=f"tanh FCNN, k = {k}",
+            fields={"periodicity": k},
+        )
         over_rates.append(lines)
     figures = [
         *FIGURES,
@@ -374,7 +380,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             _K_AXIS,
         ),
     ]
-    # `proven` has a single seed, since each of its lines follows one audit over its runs.
+    # `proven` has a single seed, since each of its lines shows one audit as its number of runs grows.
     sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
@@ -395,11 +401,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has as many runs as the audit of L at the same scale, but at most `max_runs`.
+    A cell has the number of runs of L's audit at the same scale, but at most `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # The first cell audits seed 0.
+        # The first of L's cells is the audit with seed 0.
         audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
         assert audited is not None
         cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
@@ -409,11 +415,11 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
 
-    A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. Models without a
-    proven Lipschitz constant also get cells that measure how much their steps expand, since the bound on the
-    last model needs this. They measure training with canaries along coordinates, at k > 1.
+    A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
+    no proven Lipschitz constant, other cells measure how much its steps expand, since the bound on the last
+    model needs this. They measure training with canaries along coordinates, at each k > 1 of `fresh_runs`.
     """
-    is_measured = task(lines.model).curved is None  # no proven Lipschitz constant
+    is_measured = task(lines.model).curved is None  # it has no proven Lipschitz constant
     panel = lines.panel or task(lines.model).label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         all_runs, canaries = size.choose_runs(series.adversary)
@@ -436,7 +442,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             yield expansion_cell(setting)
 
 
-# The paper's claims about its figures: figure; series; x, or no text for every x; claim; section.
+# The paper's claims about its figures: figure; series; x (empty for every x); claim; section.
 _CLAIMS = """\
 figure_1a; GC-R; ; tight; 5.2
 figure_1a; L; ; not tight; 5.2

@@ -1,7 +1,6 @@
 """Draws Table 1 and Figures 3, 4 and 5 of the LiDP paper from stored scores.
 
-n is the number of runs per world, K is the number of canaries in a run, and d is the dimension. If a bound
-does not use all stored runs, it uses random parts of them.
+n is the number of runs per world, K is the number of canaries in a run, and d is the dimension.
 """
 
 import math
@@ -35,18 +34,18 @@ from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 # By (attack, panel): the scores by the number of canaries in a run.
 ScoreGroups = dict[tuple[str, str], dict[int, Scores]]
-MIN_RUNS = 40  # the fewest runs on a curve, if twice as many are stored
+MIN_RUNS = 40  # a curve begins at this number of runs, if twice this number is stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # a bound from fewer runs is the mean over this many random parts of the runs
-# The field of a `MechanismAudit` on the horizontal axis, and the axis' label, by panel.
+_NUM_PARTS = 8  # a bound from fewer runs than are stored is a mean over this many random parts
+# By panel: the field of a `MechanismAudit` on the horizontal axis, and the axis label.
 _X_FIELDS = {"over n": "runs", "over K": "canaries", "over d": "dimension"}
 _X_LABELS = {
     "over n": r"runs n a world; $K = \sqrt{n}$",
     "over K": "canaries K",
     "over d": "dimension d",
 }
-# Label, color, and matplotlib's format of marker and line, by field. The order, 1, 2 or 4, is the highest
-# moment of a run's detected canaries that Wilson's intervals use.
+# By field: label, color, and matplotlib's format of marker and line. Wilson's intervals of order 1, 2 or 4
+# use the moments of a run's number of detected canaries up to this order.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -87,10 +86,11 @@ mean: harmonic mean over entries with positive bounds on both sides"""
 
 
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
-    """Compares the bounds with one canary in a run and with several, for an entry of Table 1.
+    """Compares bounds from runs with one canary and from runs with several, for an entry of Table 1.
 
     Args:
-      by_canaries: The scores of equally many runs, by the number of canaries in a run: 1, and at least 4.
+      by_canaries: The scores by the number of canaries in a run: 1, and a number of at least 4. Both have the
+        same number of runs.
       levels: The delta and confidence of the bounds.
 
     Returns:
@@ -112,12 +112,11 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Over n, bounds are from parts of the runs. They use the K above 1 that is closest to the square root of
-    the number of all runs, as in Figure 3, and for comparison a single canary. Over K, bounds are from all
-    runs.
+    Over n, bounds use parts of the runs. Their K is the stored number above 1 that is closest to the square
+    root of the number of all runs, as in Figure 3. Over K, bounds use all runs.
 
     Args:
-      by_canaries: The scores of equally many runs, by the number of canaries in a run.
+      by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
       levels: The delta and confidence of the bounds.
 
     Returns:
@@ -126,7 +125,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
     runs = choose_numbers_of_runs(all_runs)
-    several = sorted(by_canaries.keys() - {1}) or [1]
+    several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other is stored
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     over_runs = _compute_bounds(by_canaries[nearest], runs, levels)
     if 1 in by_canaries:
@@ -142,7 +141,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.DataFrame:
     """Returns a row of lower bounds on epsilon for each number of runs (see `compute_curve`).
 
-    It has a column for each of _METHODS that allows the scores' number of canaries in a run.
+    It has a column for each of _METHODS that is valid for the number of canaries in a run.
     """
     bounds = pd.DataFrame(index=range(len(runs)))
     for method in _METHODS:
@@ -154,8 +153,8 @@ def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.Da
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so each world has half of the runs. The curve ends at half of all runs, because larger
-    random parts have more runs in common, which makes their mean epsilon less precise.
+    They are even, so each world has half of them. Larger random parts would share more runs, which makes
+    their mean epsilon less precise.
     """
     most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -165,7 +164,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random parts of the runs, for each number of runs.
 
-    The number of all runs has only one part.
+    There is only one part with all runs.
 
     Args:
       method: The method of the bound, a key of _METHODS.
@@ -185,21 +184,17 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
 
 
 def _find_method(name: str) -> lifted.CanaryMethod:
-    """Returns the library's method for a key of _METHODS."""
+    """Returns the library's method for a key of _METHODS; its Wilson methods begin with "lidp_"."""
     return lifted.METHODS[name.replace("wilson", "lidp_wilson")]
 
 
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns how many times fewer runs several canaries need than one canary, for the same epsilon.
+    """Returns the ratio of runs needed with one canary and with several, to reach the same epsilon.
 
-    This epsilon is the largest that both reach. Returns None if one of them is 0 for every number of runs.
-
-    Args:
-      runs: The numbers of runs.
-      single: The epsilon with one canary, for each number of runs.
-      several: The epsilon with several canaries, for each number of runs.
+    This is the largest epsilon that both reach. Returns None if one of them is 0 for every number of runs.
+    `single` and `several` are their epsilons for each number of `runs`.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -210,7 +205,7 @@ def compute_gain(
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws `count` runs, an even number, without replacement.
 
-    Runs with several canaries flip a coin for each canary, so any subset of runs may be drawn. If runs have
+    In runs with several canaries, each canary has its own coin, so any subset of runs will do. If runs have
     one canary, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
@@ -218,14 +213,14 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    worlds = concluded.read_coins(scores).pooled()
+    worlds = concluded.read_coins(scores).pooled()  # scores with and without the canary
     return make_sets(*(rng.choice(world, count // 2, replace=False)[:, None] for world in worlds))
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs with which the largest `epsilons` so far reaches a level.
+    """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the runs.
+    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of their number.
 
     Args:
       runs: Increasing numbers of runs.
@@ -234,7 +229,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
-    around = slice(max(reached - 1, 0), reached + 1)  # it and the index before it, if any
+    around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it if any
     return math.exp(np.interp(level, highest[around], np.log(runs[around])))
 
 
@@ -264,11 +259,11 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
     The record has the `panel` and its `heading`, the fields of the audit, and the one on the horizontal axis
-    as `x`. For each method it has the mean epsilon over seeds (named as the method), its standard deviation
-    (`_deviation`), the standard error of the mean (`_error`), and a text with mean and deviation (`_shown`).
-    `gain_2` and `gain_4` are the means of orders 2 and 4 minus the mean of order 1. `exact` is the epsilon of
-    the mechanism, `window` the largest epsilon that the paper's thresholds allow (Errata L2). `answer` is the
-    stored result of `gaussian_mechanism.find_epsilons`, whose gaps of moments are also in the record.
+    as `x`. For each method, it has the mean epsilon over seeds under the method's name, the standard
+    deviation (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`).
+    `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's
+    epsilon, and `window` is the largest that the paper's thresholds allow (Errata L2). `answer`, the stored
+    result of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -312,7 +307,7 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1 for which both audits are stored, and the number of missing audits."""
+    """Returns the records of Table 1 with both audits stored, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
@@ -345,7 +340,7 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def draw_epsilons(title: str, records: Records) -> Figure:
     """Plots Figure 3: lower bounds on epsilon against runs n, canaries K and dimension d.
 
-    Each panel also has the exact epsilon, and the largest epsilon that the paper's thresholds allow with one
+    Each panel also shows the exact epsilon, and the largest that the paper's thresholds allow with one
     canary. `_describe` returns the records.
     """
     return draw_panels_of(
@@ -366,14 +361,14 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Plots Figure 4: changes in epsilon against canaries K, and the dependence of canaries' detections.
+    """Plots Figure 4: changes in epsilon against canaries K, and the dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4. The dependence, `second` and `fourth`, is shown over K and over
-    the dimension d, next to a line with slope -1, which is the decay that the paper reports (Errata L6).
-    `_describe` returns the records.
+    changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
+    dependence over K and over the dimension d. A line with slope -1 is the decay that the paper reports
+    (Errata L6). `_describe` returns the records.
     """
-    several = [record for record in records if "second" in record]  # more than one canary
+    several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
     single = singles[0]["wilson_1"] if singles else math.nan
     gains = []
@@ -385,7 +380,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     for panel in ("over K", "over d"):
         gaps = pd.DataFrame(select(several, panel=panel))
         if len(gaps):  # an empty logarithmic axis has no range
-            # On logarithmic axes this is a line with slope -1 through the first point of `second`.
+            # On logarithmic axes, this is a line with slope -1 through the first point of `second`.
             gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
             panels[f"dependence of detections {panel}"] = partial(
                 draw_lines, records=gaps, looks=_GAPS, xlabel=_X_LABELS[panel], yscale="log"
@@ -447,9 +442,8 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments.
 
-    An order is the highest moment that Wilson's interval uses of the number of detected canaries. A gain is
-    the mean epsilon of an order minus that of order 1. mu_j is the probability that j canaries of a run are
-    all detected.
+    A gain is an order's mean epsilon minus that of order 1. mu_j is the probability that j canaries of a run
+    are all detected.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d
@@ -487,8 +481,8 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# For each sweep, functions that read its records and count missing cells, draw the records, and make
-# their table. Table 1 has no figure.
+# By sweep, three functions: the first reads the records and counts missing cells, the second draws the
+# records, and the third makes their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

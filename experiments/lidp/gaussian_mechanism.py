@@ -4,9 +4,9 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4: the highest moment that they use of the number
-of detected canaries. Separate runs choose the thresholds of detection, in a window of scores (Errata L2).
-These bounds use only the first direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4. They use the moments of a run's number of
+detected canaries up to this order. Separate runs choose the thresholds of detection, in a window of scores
+(Errata L2). These bounds use only one direction of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
 
 ORDERS = (1, 2, 4)
 _MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices of a block of runs
-_NUM_THRESHOLDS = 500
+_NUM_THRESHOLDS = 500  # as in the paper's code
 _QUANTILE = 0.1  # the fraction of scores outside each end of the window of thresholds
 
 
@@ -39,8 +39,8 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
       progress: Called with the number of runs when a seed is done.
 
     Returns:
-      A dictionary: `epsilons` has the lower bounds on epsilon of all seeds, by method, and `second` and
-      `fourth` are the means over seeds of `moment_gaps`, if K is large enough for them.
+      A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
+      are the means of `moment_gaps` over seeds, if K is large enough for them.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -57,11 +57,10 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the lower bound on epsilon by each method for one seed, and the gaps between moments.
+    """Returns one seed's lower bound on epsilon by each method, and the gaps between moments.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
-    intervals, the highest moment that they use of the number of detected canaries. Gaps (`moment_gaps`) show
-    how dependent detections are, with the threshold of order 2. LIFTED chooses its own threshold.
+    intervals, and LIFTED chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -69,7 +68,7 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # With a single canary there is no order 2. Then there are no gaps either, so any threshold will do.
+    # A single canary has no order 2 and no gaps, so any threshold will do.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
@@ -77,11 +76,11 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
     Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries,
-    which are not inserted, in n other runs. These insert K - 1 other canaries. So the two kinds of runs
+    which are not inserted, in n other runs. Those runs insert K - 1 other canaries, so the two kinds of runs
     differ in one canary, like neighboring data sets.
     """
     rng = np.random.default_rng(seed)
-    # Each run needs a K x K matrix, so blocks of runs bound the memory.
+    # Each run needs a K x K matrix, so we limit the memory by blocks of runs.
     block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
     for start in range(0, audit.runs, block):
@@ -93,10 +92,8 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
 
-    K is the number of canaries in a run.
-
-    As in the paper's code, thresholds are between the smaller 10% quantile and the larger 90% quantile of
-    inserted and of fresh canaries' scores (Errata L2).
+    K is the number of canaries in a run. As in the paper's code, thresholds are between the smaller 10%
+    quantile and the larger 90% quantile of inserted and of fresh canaries' scores (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -113,7 +110,7 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
-    p_1 is Wilson's lower bound of this order, 1, 2 or 4, on the probability that an inserted canary's score
+    p_1 is Wilson's lower bound of this order (1, 2 or 4) on the probability that an inserted canary's score
     reaches the threshold. p_0 is Wilson's upper bound on this probability for a fresh canary.
     """
     find_limits = partial(
@@ -133,9 +130,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that j distinct canaries of a run are all detected: their scores reach the
-    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
-    `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
+    mu_j is the probability that j distinct canaries of a run are all detected, which means that their scores
+    reach the threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023,
+    Section 4). `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
       second: |mu_2 - mu_1^2|, if K is at least 2.
@@ -143,7 +140,7 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """
     canaries = inserted.shape[1]
     detected = (inserted >= threshold).sum(1)
-    means = lifted.moments(detected, canaries, min(canaries, 4))
+    means = lifted.moments(detected, canaries, min(canaries, 4))  # means[j] estimates mu_j
     gaps = {}
     if canaries >= 2:
         gaps["second"] = abs(means[2] - means[1] ** 2)
@@ -153,11 +150,11 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the largest epsilon that any number of runs can show with thresholds in the paper's window.
+    """Returns the largest epsilon that thresholds in the paper's window can show with any number of runs.
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
-    best threshold in the window is the largest, the 90% quantile of the scores with the canary (Errata L2). A
-    fraction p_1 = 10% of these scores is above it, and a fraction p_0 of the scores without the canary.
+    best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
+    With the canary, p_1 = 10% of the scores exceed it, and without the canary, a fraction p_0.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -167,8 +164,8 @@ def window_limit(sigma: float, delta: float) -> float:
 def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of the canaries in n runs that insert them.
 
-    In the Gram-Schmidt basis of a run's K canaries, K coordinates are enough. There the canaries are the
-    normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
+    In the Gram-Schmidt basis of a run's K canaries, K coordinates are enough. In this basis, the canaries are
+    the normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
     Entries on it are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
@@ -187,7 +184,7 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
     """Draws the scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
     A fresh canary has a uniform direction, independent of the release. So its score is the length of the
-    release times the cosine of a uniform direction. The length is drawn in three steps:
+    release times a cosine of `_draw_cosines`. We draw the length in three steps:
 
     1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
        sqrt(r^2 + 1 + 2 r c).
@@ -209,10 +206,10 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines of angles between a fixed direction and uniform directions in R^dimension.
+    """Draws cosines of the angles between a fixed direction and uniform directions in R^dimension.
 
-    A standard normal vector has a uniform direction. `along` is the vector's coordinate along the
-    fixed direction, and `across_squared` the sum of its other squared coordinates.
+    A standard normal vector has a uniform direction. `along` is its coordinate along the fixed direction, and
+    `across_squared` is the sum of its other squared coordinates.
     """
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)

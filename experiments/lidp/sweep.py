@@ -30,10 +30,10 @@ from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
-EPSILONS = (1, 2, 4, 8, 16, 32)  # of trained models, by Renyi DP at delta = 1e-5
+EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
-_WORTH_PROCESSES = 8.0  # audits that take more seconds use several processes
+_WORTH_PROCESSES = 8.0  # seconds; longer audits use several processes
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 
 
@@ -43,11 +43,11 @@ class Training(NamedTuple):
     Attributes:
       model: The model's name.
       steps: The number of steps.
-      sampling_rate: The probability that an inserted canary joins a step.
+      sampling_rate: The probability that a step samples an inserted canary.
       learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary for several poisoned canaries, which are the data's last principal directions.
+      poisoned: The adversary for several poisoned canaries, along the data's last principal directions.
     """
 
     model: str
@@ -60,7 +60,7 @@ class Training(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """The sizes of all audits at one scale: numbers of runs n, of canaries K in a run, and dimensions d.
+    """The sizes of all audits at one scale: numbers of runs n, canaries K in a run, and dimensions d.
 
     Attributes:
       lifted_runs: The values of n with sqrt(n) canaries, in the panel over n.
@@ -185,7 +185,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
     The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The other panels have
-    epsilon 4. In the panel over d, K is sqrt(n). The other panels have d = 10,000.
+    epsilon 4. The panel over d has K = sqrt(n), and the others have d = 10,000.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(
@@ -212,8 +212,8 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # Constants fitted to measured times. Choosing thresholds takes as long as one seed, and then the
-    # seeds are split across two cores.
+    # The constants are fitted to measured times. Choosing thresholds takes the time of one seed, and then
+    # two cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
@@ -239,7 +239,7 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:
     """Returns the cells that audit trained models, with `runs` runs each.
 
-    Each of `places` has a training, an attack (a key of ATTACKS), the claimed epsilon (one of EPSILONS), and
+    Each of `places` is a training, an attack (a key of ATTACKS), the claimed epsilon (one of EPSILONS), and
     the number of canaries in a run.
     """
     cells = []

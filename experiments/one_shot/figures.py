@@ -1,7 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others show stored cosines. For the observer of all iterates, the cosine of a canary
-is the largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
+Table 1 is simulated. The others show stored cosines. For the observer of all iterates, a canary's cosine is
+its largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ from experiments.sweeps.records import Record, Records, field, own_table, text_f
 from experiments.sweeps.sweep import Drawn, OwnTable
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
-# The distribution of a cosine with the final model for a canary that is not inserted, in units of 1/sqrt(d).
+# The distribution of the final model's cosine with a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
 
 _SIMULATED_NOTE = """\
@@ -119,10 +119,10 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of
-    FITTED it has the mean estimate (`<method>`), its standard deviation over simulations
-    (`<method>_deviation`), and both as text (`<method>_shown`). If the paper's Table 1 has this sigma and
-    dimension, the record also has the paper's values as text (`paper`).
+    A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of FITTED, it has
+    the mean estimate (`<method>`), the standard deviation over simulations (`<method>_deviation`), and both
+    as text (`<method>_shown`). If the paper's Table 1 has this sigma and dimension, the record also has the
+    paper's values as text (`paper`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -135,6 +135,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
+            # Normal distributions, one for each simulation.
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
@@ -148,16 +149,16 @@ def simulate(plan: Simulations) -> list[Record]:
 
 
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
-    """Returns cosines (simulations, sigmas, canaries) of canaries with the sum of all canaries plus noise.
+    """Returns the cosines between each canary and a release, the sum of all canaries plus noise.
 
-    A simulation draws sqrt(dimension) uniform unit vectors as canaries and uses them for every sigma, the
-    standard deviation of the noise.
+    Their shape is (simulations, sigmas, canaries). A simulation draws sqrt(dimension) uniform unit vectors as
+    canaries, and uses them with every sigma, the standard deviation of the noise.
     """
     canaries = int(np.sqrt(dimension))
     cosines = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
-        # Only the canaries' coordinates in their own span, which need little memory in large dimensions.
+        # Coordinates in the canaries' span need little memory even if the dimension is large.
         coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
         for sigma in plan.sigmas:
             cosines.append(cosine_law.draw_cosines(rng, coordinates, dimension, sigma))
@@ -167,10 +168,10 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields a record for each training run of a plan with stored scores of all iterates and the final model.
 
-    A record has the `plan`, the `noise` multiplier, the number of rounds in which a canary takes part
-    (`repetitions`), the `analytical` epsilon of one of these rounds, and the `accounted` epsilon of all. It
-    has the model's `accuracy` with canaries and its `plain_accuracy` without (None if not stored), and for
-    each observer the fields of `_estimate`.
+    A record has the `plan`, the `noise` multiplier, the number of rounds that a canary takes part in
+    (`repetitions`), the `analytical` epsilon of one of these rounds, and the `accounted` epsilon of all of
+    them. It also has the model's `accuracy` with canaries and its `plain_accuracy` without them (None if not
+    stored), and the fields of `_estimate` for each observer.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -204,19 +205,19 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
       levels: The delta of epsilon, and the confidence of the lower value.
 
     Returns:
-      Fields whose names begin with the observer. For "final" they are
+      Fields with names that begin with the observer. For "final", they are
 
           final              the estimate of epsilon from normal distributions fitted to the cosines
           final_error        its standard error
           final_floor        its mean and 95% quantile without leakage
           final_in_sample    eps_lo, the paper's lower value, which is not a bound (Errata O7)
-          final_cosines      the cosines as `Cosines`: "observed" of inserted canaries, "unobserved" of others
+          final_cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
     """
     values = scores.scores[0]  # (canaries,)
     is_inserted = scores.presence[0]
     not_inserted = None  # the distribution of a cosine without leakage is known
     if observer == "all":
-        # The distribution of a maximum is unknown, so we need canaries that are not inserted to estimate it.
+        # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
         not_inserted = values[~is_inserted]
     cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
     by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
@@ -233,9 +234,9 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each panel of Figure 4 with stored runs.
 
-    A panel is a noise multiplier and an observer. A record has the `noise` multiplier, the observer
+    Each panel has its own noise multiplier and observer. A record has the `noise` multiplier, the observer
     (`observe`, a key of _OBSERVERS), the `analytical` epsilon of a canary that takes part once, and the
-    QUANTILES over experiments of estimates from `one run` and from `several runs`.
+    estimates' QUANTILES over experiments, from `one run` and from `several runs`.
     """
     for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
         record: Record = {
@@ -261,10 +262,10 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, dimension: int, delta: float
 ) -> list[Array]:
-    """Returns the fitted estimate of epsilon of each experiment, which pools `runs` consecutive runs.
+    """Returns each experiment's fitted estimate of epsilon, which pools `runs` consecutive runs.
 
-    `dimension` d is the number of the model's parameters. `one_shot.fit` multiplies cosines by sqrt(d), so
-    those of left-out canaries with the final model are about N(0, 1) for any large d.
+    `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d), so the
+    final model's cosines with canaries that are not inserted are about N(0, 1) for any large d.
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -280,8 +281,8 @@ def _estimate_experiments(
 
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from the stored runs, or simulates Table 1."""
-    plan = sweep.plan  # of Table 1, Figure 4 (SplitPlan), or several training plans
+    """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
+    plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
     if isinstance(plan, Simulations):
         return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
     no_data = DataSets({})  # unused by `is_done` of federated cells
@@ -301,10 +302,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Tables 2 and 5: a row for each observer, a column for each run.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws the histograms of Table 2 or 5 from records of `read_runs`: rows are observers, columns runs."""
     records = _repeat_for_observers(runs, _OBSERVERS)
     return draw_panels_of(
         records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
@@ -312,21 +310,14 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1: densities of cosines with the final model, one panel per data set and noise.
-
-    `runs` are records of `read_runs`.
-    """
+    """Draws Figure 1 from records of `read_runs`: densities of cosines for each data set and noise."""
     records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in runs]
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3: a row for each observer, a column for each noise multiplier.
-
-    `runs` are records of `read_runs`.
-    """
-    # Each run has the estimates of both observers. The final model's row comes first.
-    records = _repeat_for_observers(runs, reversed(_OBSERVERS))
+    """Draws Figure 2 or 3 from records of `read_runs`: a row for each observer, a column for each noise."""
+    records = _repeat_for_observers(runs, reversed(_OBSERVERS))  # the final model's row comes first
     title = f"{title}; estimates are not bounds"
     noises = {run["noise"] for run in runs}
     return draw_panels_of(
@@ -335,7 +326,7 @@ def draw_repetitions(title: str, runs: Records) -> Figure:
 
 
 def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Record]:
-    """Returns the records of `read_runs` once for each observer, with the `observer` and a `panel`.
+    """Returns the records of `read_runs` once for each observer, with the fields `observer` and `panel`.
 
     A panel has the runs of one observer with the same noise multiplier.
     """
@@ -348,10 +339,7 @@ def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Recor
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4: the quantiles of estimates over experiments.
-
-    It has a panel for each of `splits`, records of `read_splits`.
-    """
+    """Draws Figure 4 from records of `read_splits`: the quantiles of estimates over experiments."""
     panels = {}
     for split in splits:
         heading = f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"
@@ -367,10 +355,10 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 
 
 def _draw_histogram(axis: Axes, records: Records) -> None:
-    """Draws a histogram of the inserted canaries' cosines in front of the distribution without leakage.
+    """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    This distribution is the histogram of canaries that are not inserted (`unobserved`) or, if their cosines
-    are not given, the exact density of a cosine with the final model. The panel has a single record.
+    This distribution is the histogram of canaries that are not inserted (`unobserved`). For the final model,
+    which has no such cosines, it is the exact density. The panel has a single record.
     """
     [run] = records
     cosines: Cosines = run[f"{run['observer']}_cosines"]
@@ -395,12 +383,12 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
 def _draw_densities(axis: Axes, records: Records) -> None:
     """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `records` are at most five records of `read_runs` with different numbers of repetitions.
+    `records` have different numbers of repetitions, at most five (the length of _COLORS).
     """
     dimension = records[0]["plan"].dimension
     cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 shows the tails of the kernel estimates.
+    # The margin of 1 leaves room for the kernels' tails.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
@@ -420,10 +408,10 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 
 
 def _draw_bars(axis: Axes, records: Records) -> None:
-    """Draws an observer's estimates of epsilon as bars, with standard errors.
+    """Draws one observer's estimates of epsilon as bars, with standard errors.
 
-    Dashes show the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line shows the noise floor. `records` are runs with different numbers of repetitions.
+    Dashes are the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
+    dotted line is the noise floor. `records` are runs with different numbers of repetitions.
     """
     observer = records[0]["observer"]
     places = range(len(records))
@@ -461,9 +449,9 @@ def _describe(record: Record) -> str:
 
 
 def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
-    """Returns Table 1 with a row for each of `cells`, the records of `simulate`, and noise floors below it.
+    """Returns Table 1 with a row for each of `cells`, the records of `simulate`, and noise floors below.
 
-    A noise floor is the mean and 95% quantile of an estimate without leakage.
+    A noise floor is an estimate's mean and 95% quantile without leakage.
     """
     # The arguments of `field` are the record's field, the head, the format and the width of a column.
     columns = [
@@ -494,13 +482,13 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Returns the table of training runs of one plan, with noise floors and notes below it.
+    """Returns the table of one plan's training runs, with noise floors and notes below.
 
     Args:
       title: The table's title.
       runs: At least one record of `read_runs`.
-      shows_accuracy: True for Tables 2 and 5, with accuracies and the paper's rows. False for Figures 2 and
-        3, with the numbers of repetitions.
+      shows_accuracy: If True, the table has accuracies and the paper's rows (Tables 2 and 5). If False, it
+        has the numbers of repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]
@@ -528,7 +516,6 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     cosines = first["all_cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
-    # Headings above the columns of each observer.
     heads = "                            all iterates             final model"
     floor_of_all = _show_floor(first["all_floor"])
     floor_of_final = _show_floor(first["final_floor"])
@@ -538,7 +525,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
 
 
 def make_densities_table(title: str, runs: Records) -> OwnTable:
-    """Returns Table 4: tests of normality of the final model's cosines, for records of `read_runs`."""
+    """Returns Table 4: normality tests of the final model's cosines, for records of `read_runs`."""
     records = []
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
@@ -593,7 +580,7 @@ def _show_estimate(run: Record, observer: str) -> str:
     """Formats an observer's estimate and its standard error.
 
     A "*" marks an estimate from all iterates that exceeds the accounted epsilon by more than this error.
-    Estimates have 2 decimals, 1 from 10 on, and 0 from 1,000 on.
+    Estimates below 10 have 2 decimals, those from 1,000 have none, and the others have 1.
     """
     epsilon = run[observer]
     error = run[f"{observer}_error"]

@@ -4,9 +4,9 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` has the paper's noise multipliers. At the other scales, they give the paper's analytical
-epsilons (infinite, 300, 100 and 30) at delta 1e-5. A training run gives the cosines of all iterates and of
-the final model.
+Scale `paper` uses the paper's noise multipliers. At the other scales, noise multipliers give the paper's
+analytical epsilons (infinite, 300, 100 and 30) at delta 1e-5. Each training run gives cosines with all
+iterates and with the final model.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class TrainingPlan(NamedTuple):
 
     Attributes:
       label: The name of the data for titles.
-      counterpart: The paper's data that these data replace.
+      counterpart: The name of the paper's data that these data replace.
       setting: The setting of all runs, except for the noise multiplier and the repetitions.
       noises: The noise multipliers.
       repetitions: The numbers of rounds that a canary takes part in.
@@ -55,14 +55,14 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, to compare accuracies.
 
-        It has a single canary, which run 0 does not insert. The server divides a round's sum of updates by
-        the expected number of participants, cohort + canaries / (2 rounds). A single canary lowers this
-        number, which would increase the steps. So the learning rate is reduced by the same factor.
+        The run has a single canary, which run 0 does not insert. The server divides a round's sum of updates
+        by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this
+        number is lower, which would lengthen the steps. So we reduce the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
-        # Six decimals, because the number is part of the setting's identity in the store.
+        # Six decimals, because the rate is part of the setting's identity in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -70,7 +70,7 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one training run, or split across several.
+    """Figure 4: experiments with all canaries in one training run, or split across several runs.
 
     Attributes:
       training: The plan of a run with all canaries.
@@ -102,9 +102,9 @@ SIMULATIONS = 50  # for each cell of the paper's Table 1
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
-_TEXT = FederatedSetting(  # with learning rate 0.1 and the noise of epsilon 30 the LSTM diverges
+_TEXT = FederatedSetting(  # at learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
-    canaries=320, observe="all",  # the observer of all iterates keeps a direction per canary
+    canaries=320, observe="all",  # few canaries: this observer stores a direction for each
 )  # fmt: skip
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
@@ -196,7 +196,7 @@ class Simulations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedSweep(Sweep):
-    """A sweep with its plan: training runs for each kind of clients, Figure 4, or Table 1."""
+    """A sweep with its plan: a tuple of training plans, the plan of Figure 4, or that of Table 1."""
 
     plan: tuple[TrainingPlan, ...] | SplitPlan | Simulations
 
@@ -250,8 +250,8 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    The cell's name has the plan's label, the noise multiplier and the `detail`, which must differ between the
-    plan's cells with this noise multiplier.
+    The cell's name has the plan's label, the noise multiplier and the `detail`, which must differ between
+    cells with the same noise multiplier.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)

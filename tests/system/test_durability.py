@@ -108,7 +108,7 @@ def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, cap
     said = [
         line
         for line in capsys.readouterr().err.splitlines()
-        if "out of memory: going on with" in line
+        if "out of memory: continuing with" in line
     ]
     assert halved.trained_runs == 16 and [line.split()[-2] for line in said] == ["4", "2"]
 

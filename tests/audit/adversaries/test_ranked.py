@@ -47,10 +47,10 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
     state = adversary.draw_for_run(state, jax.random.key(1))
     scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))
     blocks = [
-        np.asarray(GENERATOR(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
+        np.asarray(GENERATOR(jax.random.fold_in(state.fresh_key, start), 512).features).sum(1)
         for start in (0, 512)
     ]
-    places = np.asarray(ranked._draw_places(state.fresh, 200, 200 + M))
+    places = np.asarray(ranked._draw_places(state.fresh_key, 200, 200 + M))
     fresh = np.delete(np.concatenate(blocks)[: 200 + M], places)
     assert len(fresh) == M
     own = np.asarray(state.examples.features).sum(1)

@@ -114,7 +114,7 @@ def test_the_choice_is_the_largest_tensor_that_can_be_used():
     [
         ("dense", 5, "`within=dense` is not a tensor of the model: choose "),
         ("b", 5, "`within=b` is float16, in which rounding hides small updates"),
-        ("d", 5, "`within=d` is the same tensor as a, which counts it twice"),
+        ("d", 5, "`within=d` is the same tensor as a, so it would count twice"),
         ("c", 46, "`canaries` must be at most 45, half the parameters of c, got 46"),
         ("c", "many", "canaries"),
     ],

@@ -146,7 +146,7 @@ def test_steps_with_a_sampler_are_whole_epochs():
     assert setting_of("fcnn", sampler="shuffled:40").schedule.steps == 240
     assert setting_of("fcnn", sampler="shuffled:400").schedule.steps == 400
     with pytest.raises(
-        InputError, match="`steps=100` are not whole epochs: give a multiple of 40$"
+        InputError, match="`steps=100` is not a whole number of epochs: give a multiple of 40$"
     ):
         validate(setting_of("fcnn", sampler="shuffled:40", steps=100), 2)
 
