@@ -34,7 +34,7 @@ CLAMPED_SUM = "at ends of the sum"
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # a smaller deviation, in stated deviations, counts as no noise
 _MIN_TIES = 30  # ties beyond chance that show repeated values
-_MAX_SHARED = 0.15  # of the ties that another batch adds; if more are shared, the sum is on the grid
+_MAX_SHARED = 0.15  # of the ties that another batch adds, unless the sum is on the grid
 
 
 class StepNoise(NamedTuple):
@@ -113,7 +113,7 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if all moved parameters move about equally far on every batch, as in Adam's first step.
+        """Returns True if parameters that move do so equally far on every batch, as in Adam's first step.
 
         We ignore 5% of distances at each end, since Adam moves a parameter less if its gradient is near 0.
         """
@@ -122,7 +122,7 @@ class DrawnNoise(NamedTuple):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # The distances of a single batch, two quantiles, show too little. We allow differences up to 15%.
+        # Two quantiles, of a single batch, show too little. We allow differences up to 15%.
         return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
 
 
@@ -241,7 +241,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
 
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise, (n, p), is normal, and whether its norm varies like that of normal noise.
+    """Tests whether a group's noise (n, p) is normal, and its norm varies like that of normal noise.
 
     Let s be the squared norm of p independent normal numbers, divided by its mean. Then the cube root of s is
     about normal with variance 2 / (9 p) (Wilson and Hilferty, 1931).
@@ -291,7 +291,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise, (n, p), is correlated between parameters or between consecutive seeds."""
+    """Tests whether a group's noise (n, p) is correlated between parameters or consecutive seeds."""
     p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
@@ -345,7 +345,7 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
 
 def find_ties(drawn: DrawnNoise) -> str:
-    """Finds parameters whose draws at different seeds agree (tie) more often than chance and rounding explain.
+    """Finds noise that agrees (ties) at different seeds more often than chance and rounding explain.
 
     Draws of continuous noise rarely agree, unlike those of clamped noise or noise on a grid. If the step
     rounds or clamps the noisy sum instead, draws at another batch agree with the same values. Then the noise
