@@ -44,7 +44,7 @@ def join(*batches: Columns) -> Columns:
 
 
 def take(columns: Columns, rows: Any) -> Columns:
-    """Returns the rows of a batch that a list of indices or a slice selects."""
+    """Returns some rows of a batch; `rows` is a list of indices or a slice."""
     return [column[rows] for column in columns]
 
 
@@ -65,8 +65,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a factor.
 
-    If there are several arrays, the last has the labels. Integers, such as pixels, are clipped to their range
-    in `batch`.
+    If there are several arrays, the last one contains the labels, which are not scaled. Integers, such as
+    pixels, are clipped to their range in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
@@ -79,12 +79,12 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
-    """Returns examples that test the clipping of a step, each as a batch of one row, keyed by description.
+    """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the first and the last example of the batch, with their own and other labels, and with scaled
-    features.
+    They are the first and the last example of the batch, with their own and other labels, and all of these
+    with scaled features.
     """
-    # Keyed by content, because several factors may give the same example if integers are clipped.
+    # Keyed by content to omit equal examples, which several factors may give if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
@@ -104,10 +104,11 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, both of shape (1, ...), keyed by a description of the change.
 
-    They are the label of another example, a larger number, and for sequences of tokens only the first token.
+    They are another example's label, 1,000 times the label if it is a float, and the first token only if the
+    labels are padded sequences of tokens.
     """
     others = {}
-    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
+    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
     if np.any(differs):
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
@@ -120,10 +121,10 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
 
 
 def find_padding(labels: Array) -> int | None:
-    """Returns the token that pads labels to one length; None if they do not seem to be padded.
+    """Returns the token that pads all labels to the same length; None if they do not seem to be padded.
 
-    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise it must end
-    some label twice, and no label may have it before another token.
+    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, it must be
+    the last two tokens of some label, and in every label it must only be followed by itself.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None
