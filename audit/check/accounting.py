@@ -16,6 +16,7 @@ from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the largest relative difference between accountants
+_PASSING = 1 - _CLOSE  # the least claim that passes, divided by epsilon
 _LEAST_RATE = 1e-9  # one example per batch, in the largest data set that we allow
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
 _MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
@@ -93,7 +94,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": most}
     if claimed >= least:
-        is_accepted = claimed >= most * (1 - _CLOSE)
+        is_accepted = claimed >= most * _PASSING
         if not is_accepted:
             text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
         return CheckOutcome(text, tried=is_accepted, figures=figures)
@@ -121,8 +122,8 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
     difference between the last two grids.
     """
     most = accounting.participant_upper_bound(composition, delta)
-    if claimed >= most * (1 - _CLOSE) or not accounting.counts_sampling(composition):
-        return most * (1 - _CLOSE), most
+    if claimed >= most * _PASSING or not accounting.counts_sampling(composition):
+        return most * _PASSING, most
     least = 0.0
     coarse = np.inf
     # The privacy loss of one step if its sum is ten standard deviations above the mean.
@@ -135,10 +136,10 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
         fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
         most = min(most, fine)
         least = min(most, max(0.0, fine - abs(coarse - fine)))
-        if not least * (1 - _CLOSE) <= claimed < most * (1 - _CLOSE):
+        if not least * _PASSING <= claimed < most * _PASSING:
             break  # this grid decides
         coarse = fine
-    return least * (1 - _CLOSE), most
+    return least * _PASSING, most
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:

@@ -68,7 +68,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             done |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity. A name maps to the quantity and the power.
+# Mistakes that multiply a size by a power of a quantity: by name, the quantity and the power.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "C enters twice": ("clipping_norm", 1),
@@ -77,7 +77,6 @@ _ANY_SIZE = {
     "the learning rate is left out": ("learning_rate", -1),
     "the learning rate enters twice": ("learning_rate", 1),
 }
-# Keyed by the size.
 FACTORS: dict[str, dict[str, tuple[str, float]]] = {
     "movements": {
         "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
@@ -143,8 +142,8 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 def _fit_size(m: Measured) -> tuple[Any, ...]:
     """Returns the wrong factor of both movements and noise, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau of added examples. If examples replace a row, it is the larger of their reach
-    and the deviation of the noise, since the reach may be up to a tenth too small.
+    The factor is the plateau of added examples. If examples replace a row, it is their reach, or about the
+    noise's deviation if that is larger: the reach may be up to a tenth too small.
     """
     if m.hides_movements or m.hides_noise or m.interacts or m.tried.tolerance > COARSE:
         return ()
@@ -182,10 +181,7 @@ def _fit_plateau(m: Measured) -> Any:
 
 
 def _find_rows(m: Measured) -> str:
-    """Returns the batch rows in which examples exceed C, if they do not in other rows; otherwise "".
-
-    It also returns "" if an added example exceeds C, since the bug is then not in these rows.
-    """
+    """Returns the batch rows in which examples exceed C, if other rows and added examples do not; or ""."""
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
     listed = ", ".join(map(str, rows[:8]))
@@ -260,9 +256,9 @@ def _find_missing(m: Measured) -> str:
 def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is false if noise does not repeat. If all seeds give the same step, it may also be without
-    noise. A step on an empty batch moves by its noise z only. If the step rejects an empty batch, we use one
-    with every example four times: for a sum of gradients g, the step moves by g + z and by 4 g + z.
+    The result is false if noise does not repeat. If all seeds give the same step, it may have no noise, which
+    an empty batch shows. If the step rejects an empty batch, we use the batch with every example four times:
+    for a sum of gradients g and noise z, the step moves by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
@@ -274,7 +270,7 @@ def _find_repeats(m: Measured) -> Any:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The largest number of plausible noise, in stated deviations.
+    # The largest draw of plausible noise.
     is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
@@ -290,9 +286,8 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and sigma.
 
-    The deviation is that of the layers with a rejected test, or of all trained layers if there are none.
-    Sigma is that of the layer with the least noise. Returns () if the deviation is not wrong, or if another
-    bug explains it.
+    The deviation is that of the layers with a rejected test, or else of all trained layers. Sigma is that of
+    the layer with the least noise. Returns () if the deviation is not wrong, or if another bug explains it.
     """
     given = m.drawn.given
     # The test assumes independent numbers, so shared noise may explain a rejection, but not a factor of 2.

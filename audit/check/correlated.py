@@ -1,8 +1,8 @@
 """Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests for white noise.
 
-Let N (T, d) be the noise of T steps in d parameters. If S is the mechanism's strategy matrix (T, T), then the
-entries of S N / (eta sigma C / B) are independent standard normal numbers. A check of a single step cannot
-detect a lost state or another strategy.
+With the mechanism's strategy matrix S (T, T), the noise N (T, d) of T steps becomes S N / (eta sigma C / B),
+whose entries are independent standard normal numbers. A single step cannot reveal a lost state or another
+strategy.
 """
 
 import math
@@ -92,20 +92,17 @@ def _test_steps(noise: Array) -> _Tested:
     directions = noise / np.maximum(lengths, 1e-300)  # avoids 0 / 0
     correlations = directions @ directions.T
     np.fill_diagonal(correlations, 0)
-    # Scaled to the variance of a single correlation, 1 / d.
+    # Each sum is scaled to the variance of a single correlation, 1 / d.
     sums = [np.trace(correlations, lag) / math.sqrt(steps - lag) for lag in range(1, steps)]
     largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
-    counts = np.array([math.comb(steps, 2), steps - 1])  # of correlations, and of lags
+    counts = np.array([math.comb(steps, 2), steps - 1])
     two_sided = 2 * stats.norm.sf(largest * math.sqrt(size))
     p_value = 2 * np.min(counts * two_sided)  # times 2, for two statistics
     return _Tested(np.sqrt(np.mean(noise**2)), min(1.0, p_value), correlations)
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise (T, d) in units of the stated standard deviation.
-
-    Correlations between steps explain a wrong size, so at most one bug is reported.
-    """
+    """Returns the report on noise (T, d) in stated deviations. Correlated steps explain a wrong size."""
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
     steps, size = noise.shape
@@ -145,14 +142,9 @@ def _explain_correlations(
 ) -> tuple[str, str, str]:
     """Returns the cause of correlated steps: its name, its meaning and a fix.
 
-    If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one. If
-    we undo the strategy separately before and after this step, the steps are then independent, or two of them
-    share their noise.
-
-    Args:
-      strategy: the stated strategy.
-      noise: (T, d) the observed noise, in stated deviations.
-      whitened: the test of the noise after undoing the strategy.
+    If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one.
+    Then we undo the strategy separately before and after this step. The steps are then independent, or two of
+    them share their noise. `whitened` is the test of `noise` (T, d) after undoing the strategy.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:
@@ -168,7 +160,7 @@ def _explain_correlations(
     restart = max(int(np.argmax(is_correlated)), 1)  # leaves a step before the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _test_steps(np.concatenate(parts))
-    # The correlations between a step before the restart and one after it.
+    # Of a step before the restart and one after it.
     across = np.abs(joined.correlations[:restart, restart:])
     first, second = np.unravel_index(np.argmax(across), across.shape)
     if across[first, second] > 0.9:

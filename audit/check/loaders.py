@@ -73,9 +73,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns a function that draws a pass, from a function `draw` that returns a pass or a single batch.
+    """Returns a function that draws a pass, from one that draws a pass or a single batch.
 
-    A pass consists of `count` single batches, each with another seed. Raises InputError if `draw` fails.
+    A pass then has `count` single batches, with different seeds. Raises InputError if `draw` fails.
     """
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
@@ -158,7 +158,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
-        # An empty batch may have another type, since NumPy makes an array of floats from an empty list.
+        # An empty list becomes an array of floats, which is a batch without examples.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
         require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")

@@ -63,7 +63,7 @@ class Measured(NamedTuple):
       replay: the difference of two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if no noise is stated.
-      ties: the kind of repeated values in the noise (see `find_ties`); "" if none are seen.
+      ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
       hides_movements: the reason why movements do not show sensitivity; "" if they do.
       hides_noise: the reason why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by row and test; empty if the noise cannot be tested.
@@ -97,8 +97,8 @@ class Measured(NamedTuple):
     def replays_like_noise(self) -> bool:
         """True if two calls with the same seed differ like two draws of the noise.
 
-        The difference of two draws has standard deviation sqrt(2) sigma in each trained parameter. Its norm
-        has a standard deviation of about sigma. We test at level 0.001: 3.3 standard deviations.
+        The difference has standard deviation sqrt(2) sigma in each trained parameter, and its norm has one of
+        about sigma. We test at level 0.001, 3.3 standard deviations.
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
@@ -208,9 +208,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If noise is larger at larger batches, an operation after the noise may be the cause, such as a projection
-    that only changes large sums. The seed then changes the effect of an example at these batches, but not at
-    the given one. We omit their tests, since the noise may be correct.
+    If only the noise at larger batches differs, the cause may be an operation after the noise that only
+    changes large sums, such as a projection. The seed then changes an example's effect at these batches, but
+    not at the given one. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -226,8 +226,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if a seed changes an example's effect by dropout or by an operation after the noise.
 
-    Two bugs of the noise have a similar effect: noise scaled by an example, and a separate draw for each part
-    of a batch. The latter gives more noise than stated, and no effect in a batch of one row.
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is more
+    noise than stated, and has no effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False
@@ -240,8 +240,7 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 def _measure_interaction(m: Measured) -> Movement | str:
     """Measures `interaction` (see `Measured`).
 
-    Clipping hides interactions if every example is clipped, so we then use a larger clipping norm if the step
-    takes one. An interaction that is seen without it still counts.
+    If every example is clipped, which hides interactions, we use a larger clipping norm if we can.
     """
     norms = m.tried.collect("norm")
     is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE

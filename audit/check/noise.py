@@ -16,7 +16,7 @@ from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.trees import Columns, Integers, Mask, Vector
 
-# Batches at which noise is compared with that at the given batch.
+# Other batches than the given one.
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
@@ -44,9 +44,9 @@ class StepNoise(NamedTuple):
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that do not depend on the seed, although rounding cannot hide
-        their noise.
-      not_finite: the number of draws with NaN or infinity in any parameter, stored or not.
+      silent: (layers,) the number of parameters that do not depend on the seed, although their rounding is
+        fine.
+      not_finite: the number of draws with NaN or infinity in any parameter.
     """
 
     draws: Vector
@@ -73,8 +73,8 @@ class DrawnNoise(NamedTuple):
     Attributes:
       probe: the step.
       layer: (k,) the layer index of each parameter.
-      rounding: (k,) the distance between neighbouring floating-point numbers at the largest values that a
-        step may give, in stated deviations.
+      rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
+        deviations.
       given: the noise at the given batch.
       others: the noise at other batches, by name.
       refused: the step's error for each batch that it rejects, by name.
@@ -115,7 +115,7 @@ class DrawnNoise(NamedTuple):
     def is_sign_step(self) -> bool:
         """Returns True if parameters that move do so equally far on every batch, as in Adam's first step.
 
-        We ignore 5% of distances at each end, since Adam moves a parameter less if its gradient is near 0.
+        We ignore 5% at each end, since Adam moves a parameter less if its gradient is near 0.
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
@@ -151,10 +151,9 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out coarsely rounded parameters, because the tests would detect their rounding. We use the
-    # spacing of floating-point numbers at the largest value that noise may reach, six deviations: selecting
-    # by drawn values would remove the tails of the noise. If two steps differ by more than ten stated
-    # deviations, the noise is larger than stated and allows coarser rounding.
+    # We leave out parameters with coarse rounding, which the tests would detect. We use the rounding at a
+    # distance of six deviations, because selecting by drawn values would remove the noise's tails. Noise that
+    # is much larger than stated allows coarser rounding.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
@@ -165,8 +164,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, as if training used the number of the step. The first seed depends on the
-    # step: if a generator's draws are correlated by chance at fixed seeds, every step would fail.
+    # The seeds are consecutive, like step numbers. The first depends on the step: at fixed seeds, a chance
+    # correlation of a generator would fail every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
@@ -189,14 +188,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _draw_at(
     probe: StepProbe, rows: Columns, seeds: range, is_fine: Mask, is_kept: Mask
 ) -> StepNoise:
-    """Takes steps at the batch `rows` with different seeds, and measures their noise.
+    """Takes steps at the batch `rows` with these seeds, and measures their noise.
 
-    Args:
-      probe: the step.
-      rows: the batch.
-      seeds: the seeds.
-      is_fine: (p,) True for parameters whose rounding is fine enough that noise changes them for every seed.
-      is_kept: (p,) True for parameters whose draws are stored.
+    `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
+    seed, and `is_kept` (p,) for those whose draws are stored.
     """
     reference = probe.run(rows, 0)
     differs = np.zeros(probe.start.size, bool)
@@ -243,8 +238,8 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is normal, and its norm varies like that of normal noise.
 
-    Let s be the squared norm of p independent normal numbers, divided by its mean. Then the cube root of s is
-    about normal with variance 2 / (9 p) (Wilson and Hilferty, 1931).
+    For p independent normal numbers, the cube root of the squared norm divided by its mean is about normal
+    with variance 2 / (9 p) (Wilson and Hilferty, 1931).
     """
     p_values = {}
     seeds, size = values.shape
@@ -313,10 +308,7 @@ def _compute_covariance_p_value(noise: Vector) -> float:
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, whatever their positions and signs.
-
-    Args:
-      noise: (n, p) the noise, with variance 1 in every parameter.
+    draws increase it, whatever their positions and signs. `noise` (n, p) has variance 1 in every parameter.
     """
     half = min(len(noise) // 2, 500)  # bounds the time
     first = noise[:half] - noise[:half].mean(axis=0)
@@ -335,8 +327,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     """Returns two-sided p-values: twice the smaller tail probability, at most 1.
 
     Args:
-      distribution: the null distribution of the statistics, from scipy.stats.
-      above: the statistics for the upper tail; if rounding makes them uncertain, their smallest values.
+      distribution: the null distribution, from scipy.stats.
+      above: the statistics for the upper tail; their smallest values if rounding makes them uncertain.
       below: the statistics for the lower tail, or their largest values; None if they equal `above`.
     """
     if below is None:
@@ -347,9 +339,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that agrees (ties) at different seeds more often than chance and rounding explain.
 
-    Draws of continuous noise rarely agree, unlike those of clamped noise or noise on a grid. If the step
-    rounds or clamps the noisy sum instead, draws at another batch agree with the same values. Then the noise
-    may be correct.
+    Continuous noise rarely agrees, unlike clamped noise or noise on a grid. If the step rounds or clamps the
+    noisy sum instead, draws at another batch have the same values. Then the noise may be correct.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as for clamped noise; AT_ONE if
@@ -359,21 +350,20 @@ def find_ties(drawn: DrawnNoise) -> str:
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
     seeds, size = draws.shape
-    # Two draws tie if they are at most one floating-point spacing apart, not two. 1e-9 covers the errors of
-    # float64 arithmetic.
+    # Two draws tie if they are one floating-point spacing apart, not two; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     is_tie = _mark_ties(draws, tolerances)
     count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
-    num_at_ends -= 2 * size  # each end is no tie with itself
+    num_at_ends -= 2 * size  # the ends themselves
     # Two draws tie by chance if their difference is within the tolerance: its density at 0 is 1 / sqrt(4 pi)
     # over the deviation. A float32 generator repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
     # A run of neighbouring ties is one value that several draws share.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    # Clamped noise has few draws at the ends, but noise with only two values has all draws there. A Poisson
-    # number of ties is above three times its mean plus 4 with a probability below 1e-4.
+    # Clamped noise has few draws at the ends, but noise with two values has all draws there. A Poisson number
+    # of ties exceeds three times its mean plus 4 with a probability below 1e-4.
     is_clamped = 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count
     kind = GRID
     if is_clamped:
@@ -383,8 +373,8 @@ def find_ties(drawn: DrawnNoise) -> str:
     elif num_values < 1.5 * size:  # about one value for each parameter, and not two
         kind = AT_ONE
 
-    # The ties that the draws at another batch add are among themselves, or shared with the given batch. If
-    # the step rejects all other batches, we assume that the sum is rounded or clamped, not the noise.
+    # Draws at another batch add ties among themselves, and ties shared with the given batch. Without another
+    # batch, we assume that the sum is rounded or clamped, not the noise.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
     shared = added - np.count_nonzero(_mark_ties(other, tolerances))

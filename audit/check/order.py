@@ -26,7 +26,7 @@ class OrderTest(NamedTuple):
       is_once: True if each pass uses an example at most once.
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are the same.
-      is_even: True if no batch is larger than the data set's size divided by the number of batches.
+      is_even: True if no batch is larger than the examples divided by the batches.
       p_value: the p-value of a uniform order, from all tests together (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -60,8 +60,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     Raises:
       InputError: `draw` fails, or does not return indices of the data set.
     """
-    # With the least number of passes, one example that is always in the same batch has p-value 1e-6. We draw
-    # up to 64 passes if they have at most four million examples and 20,000 batches in total.
+    # In the least number of passes, one example that is always in the same batch has p-value 1e-6. Up to 64
+    # passes are affordable, with at most four million examples and 20,000 batches in total.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
@@ -103,9 +103,9 @@ def examine_pairs(
     Args:
       together: (n, n) how often two examples occur together.
       examples: (n,) the indices of the examples.
-      rate: the probability that two examples occur together in a batch or pass, under the null hypothesis.
-      groups: "batches", or "passes" if occurring together means the same batch of a pass.
-      count: the number of batches or passes.
+      rate: the probability of this in a batch or pass, under the null hypothesis.
+      groups: "batches" or "passes".
+      count: their number.
     """
     pairs = np.triu(together, 1)
     most = int(pairs.max())
@@ -119,27 +119,23 @@ def examine_pairs(
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     """Tests the example that is in the same batch most often, with a union bound over examples and batches.
 
-    Args:
-      steps: (passes, examples) the batch index of each example, at least `batches` if the pass omits it.
-      sizes: (passes, batches) the sizes of the batches.
+    `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
+    it. `sizes` (passes, batches) has the sizes of the batches.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
-    # Encodes a batch and an example as one number.
+    # One number for each pair of a batch and an example.
     pairs = steps.astype(np.int64) * examples + np.arange(examples)
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
-    example = values[counts.argmax()] % examples  # decodes the example
+    example = values[counts.argmax()] % examples
     law = stats.binom(passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return Observation(examples * batches * law.sf(most - 1), sentence)
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests by chi-square whether an example's batch depends on its place in the data, to a tenth.
-
-    `steps` (passes, examples) has the batch index of each example.
-    """
+    """Tests by chi-square whether the batch of an example depends on its place in the data."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
@@ -161,12 +157,9 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch: the pair that is together most often, and all pairs.
 
-    We observe about 1,500 examples. For all pairs, x is 1 if two examples are together in a pass, and 0
-    otherwise. The statistic sums the products of centered x of two passes, over all pairs of passes and of
-    examples. It is scaled to the mean and the deviation of a chi-square distribution.
-
-    Args:
-      steps: (passes, examples) the batch index of each example in each pass.
+    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs sums the
+    products of centered x in two passes, over pairs of passes and pairs of about 1,500 examples. It is scaled
+    to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -179,14 +172,14 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
-    # The approximation needs about 1,000 expected coincidences in two passes, and more than one large batch.
+    # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
     if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
-    # Twice the statistic: the squares of sums over passes, minus the squares of single passes.
+    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # This gives the chi-square distribution the skewness of the statistic.
+    # The chi-square distribution with the same skewness.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

@@ -58,8 +58,8 @@ class CheckOutcome(NamedTuple):
     Attributes:
       text: the measurements, or the reason why the check could not run.
       tried: True if the check could run.
-      findings: the bugs. If the check has statistical tests, these bugs are only reported if one rejects.
-      p_values: the p-values of the statistical tests, by name; empty if the check is not statistical.
+      findings: the bugs. If the check has statistical tests, they are only reported if one rejects.
+      p_values: the p-values of the statistical tests, by name.
       figures: the measurements for JSON and pictures.
     """
 
@@ -86,7 +86,7 @@ class CheckReport(NamedTuple):
       needed: the names of the checks that must run for the subject to pass.
       p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
-      provenance: the date, the location of the code, the stated numbers and the versions, by name.
+      provenance: the date, the code's location, stated numbers and versions.
     """
 
     subject: str
@@ -118,7 +118,7 @@ class CheckReport(NamedTuple):
         """Returns the report with its provenance.
 
         Args:
-          code: the user's step or loader; None if the check runs no code of the user.
+          code: the user's step or loader; None if there is none.
           stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
@@ -192,7 +192,7 @@ def make_report(
     Args:
       subject: "step", "batches", "noise" or "accounting".
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      findings: bugs to report in any case, in addition to those of the outcomes.
+      findings: bugs to report in addition to those of the outcomes, without a test.
       needed: the rows that must run for the subject to pass; by default, all.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
@@ -205,13 +205,13 @@ def make_report(
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
         bugs_of_row = [bug for bug in given if bug.check == row]
-        # A check without statistical tests has measured its bugs, so no test has to reject.
+        # Bugs that are not statistical do not need a rejected test.
         if rejected[row] or not outcome.p_values:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
         names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
         if rejected[row] and not names:
-            # Each bug is reported in one row only, but may also cause rejections in others.
+            # A bug is reported in one row, but may cause rejections in others.
             names = ["not as expected: see the findings below"]
         result = PASSED
         if names:
