@@ -18,12 +18,12 @@ from audit.check.report import CheckFinding
 
 _AT_C = 5e-3  # the largest relative difference between C and a norm that counts as C
 _EXCESS = "an example that moves the step by more than C"
-_NOT_FINITE = "NaN or infinity"
+NOT_FINITE = "NaN or infinity"
 _CLIP = (
     "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
     "B once"
 )
-_KEEP_FINITE = (
+KEEP_FINITE = (
     "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by a size"
 )
 
@@ -325,27 +325,20 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        name = "noise that depends on the batch"
         size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)  # relative to the given batch
+        name = "noise that depends on the batch"
+        fix = "use only sigma, C and B for the deviation of the noise, and add it once per step"
         if other.not_finite:
-            name = _NOT_FINITE
+            name = NOT_FINITE
+            fix = KEEP_FINITE
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
+            fix = "add noise even if the batch is empty and the sum is zero: no step may reveal that"
         elif abs(ratio * size - 1) < 0.15:
             name = "normalised by the batch's actual size"
-        return name, batch, ratio, _FIXES_OF_CHANGES[name]
+            fix = "divide by the stated batch size, a constant, not by the number of examples"
+        return name, batch, ratio, fix
     return ()
-
-
-_FIXES_OF_CHANGES = {
-    _NOT_FINITE: _KEEP_FINITE,
-    "steps with an empty batch are skipped": "add noise even when the batch is empty and the sum is "
-    "zero: no step may show that the batch was empty",
-    "normalised by the batch's actual size": "divide by the stated batch size, a constant, not by the number "
-    "of examples",
-    "noise that depends on the batch": "take the noise's deviation only from sigma, C and B, and add it once "
-    "a step",
-}
 
 
 # The report row of each symptom that is not a row's name.
@@ -458,10 +451,10 @@ CAUSES = [
     ),
     Cause(
         "excess",
-        _NOT_FINITE,
+        NOT_FINITE,
         lambda m: m.tried.largest[1].norm == np.inf,
         "{m.largest} The model then shows whether the batch contains this example.",
-        _KEEP_FINITE,
+        KEEP_FINITE,
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)
@@ -469,7 +462,7 @@ CAUSES = [
     ),
     Cause(
         "noise that is not finite",
-        _NOT_FINITE,
+        NOT_FINITE,
         lambda m: m.drawn and m.drawn.given.not_finite,
         "The step gives NaN or infinity at {0:,} of {m.drawn.given.draws.shape[0]:,} seeds with the "
         "given batch, which hides other bugs of the noise.",

@@ -106,9 +106,9 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
-            "NaN or infinity",
+            causes.NOT_FINITE,
             "The step gives NaN or infinity with the given batch.",
-            "clip with C / max(C, norm), and never divide by a size",
+            causes.KEEP_FINITE,
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)

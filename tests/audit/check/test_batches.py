@@ -222,11 +222,11 @@ class TestLoaders:
             (iter([[1, 2]]), "can only be iterated once"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
-            (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
+            (lambda seed: [[0.5, 1.5]], "not vectors of indices"),
             (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
-            (lambda seed: [[[1], [1, 2]]], "no vectors of indices"),
-            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "no vectors of indices"),
+            (lambda seed: [[[1], [1, 2]]], "not vectors of indices"),
+            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "not vectors of indices"),
         ],
     )
     def test_what_is_no_loader_ends_in_a_line(self, loader, says):
