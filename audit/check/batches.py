@@ -172,13 +172,9 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Runs all checks of batches, and returns the report.
+    """Runs all checks of batches of the recognised and the assumed kind, and returns the report.
 
-    Args:
-      drawn: the batches.
-      kind: the recognised kind of batches.
-      order: the tests of a uniform order if batches use every example once per pass; otherwise None.
-      assumed: the kind of batches that the accountant assumes.
+    `order` is None unless the batches use every example once per pass.
     """
     rows = {
         "indices": _check_indices(drawn, kind),

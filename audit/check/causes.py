@@ -111,11 +111,8 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
 def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
     """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, the best fit first.
 
-    Args:
-      m: the measurements.
-      size: the size that is wrong, a key of `FACTORS`.
-      factor: the measured size divided by the stated one.
-      tolerance: the largest relative error of a fit.
+    `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated one, and `tolerance` is
+    the largest relative error of a fit.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
@@ -216,11 +213,7 @@ def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    the layers.
-
-    Args:
-      m: the measurements.
-      least: the norm that at least two examples must reach in the others, as if these are clipped.
+    the layers. In the others, two examples must reach the norm `least`, as if these are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -333,7 +326,9 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
             fix = KEEP_FINITE
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
-            fix = "add noise even if the batch is empty and the sum is zero: no step may reveal that"
+            fix = (
+                "add noise even if the batch is empty and the sum is zero: no step may reveal that"
+            )
         elif abs(ratio * size - 1) < 0.15:
             name = "normalised by the batch's actual size"
             fix = "divide by the stated batch size, a constant, not by the number of examples"

@@ -16,11 +16,7 @@ _IGNORED = -100  # the label that losses for language models ignore, in torch an
 def read_columns(batch: Any) -> Columns:
     """Returns NumPy copies of the arrays in a batch, each of shape (rows, ...).
 
-    Args:
-      batch: arrays or tensors in dicts, lists or tuples.
-
-    Raises:
-      InputError: the batch is empty, or its arrays have different numbers of rows.
+    Raises InputError if there are no rows, or different numbers of rows, or values that are not numbers.
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves("batch", batch).values()))
     require(
@@ -49,12 +45,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of a batch in which examples replace rows.
-
-    Args:
-      rows: the batch.
-      examples: the new example of each replaced row, as a batch of one row, keyed by row index.
-    """
+    """Returns a copy of `rows` in which examples, batches of one row, replace the rows with these indices."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):

@@ -93,14 +93,9 @@ def _is_single(given: Any) -> bool:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples.
+    """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
 
-    Args:
-      loader: the loader.
-      examples: the stated number; None for the length of `loader.dataset`.
-
-    Raises:
-      InputError: the number is missing or out of range.
+    Raises InputError if the number is missing or out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -112,14 +107,9 @@ def count_examples(loader: Any, examples: int | None) -> int:
 
 
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
-    """Calls the user's function `draw` and returns its result.
+    """Returns the result of `call`, which calls the user's function `draw`.
 
-    Args:
-      call: calls `draw`.
-      where: the words after "failed" in the error message, such as " with seed 0".
-
-    Raises:
-      InputError: the function fails or exits.
+    Raises InputError if it fails or exits, with the words `where` after "failed", such as " with seed 0".
     """
     try:
         return call()
@@ -130,16 +120,10 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
-    """Returns the batches of one pass, or the first `most` of them.
+    """Returns the batches that `draw` gives for a seed, at most `most` of them.
 
-    Args:
-      draw: a function from a seed to the batches of a pass.
-      seed: the seed of the pass.
-      examples: the size of the data set.
-      most: the maximum number of batches to read.
-
-    Raises:
-      InputError: `draw` fails, or does not return indices of examples.
+    Raises InputError if `draw` fails, or does not return indices of the data set, which has this number of
+    examples.
     """
     drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")

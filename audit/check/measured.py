@@ -134,13 +134,8 @@ class Measured(NamedTuple):
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
     """Replays a step, tries examples, draws its noise, and tests the noise.
 
-    Args:
-      probe: the step.
-      seeds: the number of draws of the noise; None for the default.
-      tell: a function to call with progress lines.
-
-    Raises:
-      RefusedError: the step fails on the given batch.
+    `seeds` is the number of noise draws, or None for the default. `tell` gets progress lines. Raises
+    RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
     again = probe.run(probe.rows, 0)  # compiled already, by the probe's first call
@@ -175,10 +170,6 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns the reason why movements do not show sensitivity, and the reason why noise cannot be tested.
 
     A reason is "" if there is none. Operations after the noise hide both movements and noise.
-
-    Args:
-      m: the measurements.
-      effect: how the seed changes the effect of exchanging two examples.
     """
     hides_noise = ""
     if not m.drawn:

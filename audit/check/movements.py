@@ -185,11 +185,8 @@ class SeedEffect(NamedTuple):
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they are added to its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead.
-
-    Args:
-      probe: the step.
-      seconds: the time of a call of the step, which limits the number of rows to try.
+    If the step rejects or ignores an additional row, each example replaces the first row instead. The time of
+    a step, `seconds`, limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples, is_added=True)
@@ -293,12 +290,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     """Measures how the seed changes the effect of exchanging two examples in a batch's first row.
 
     Noise with a fixed scale cancels. Dropout, augmentation, noise scaled by examples, and operations after
-    the noise, such as rounding or clamping, do not.
-
-    Args:
-      tried: the movements of the examples.
-      rows: the batch.
-      seeds: the number of seeds; seed 0 is compared with each of the others.
+    the noise, such as rounding or clamping, do not. Seed 0 is compared with each of the other seeds.
 
     Returns:
       The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.

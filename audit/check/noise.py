@@ -139,13 +139,8 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    Args:
-      probe: the step.
-      seeds: the number of draws at the given batch; None for as many as the tests need and 20 seconds allow.
-      seconds: the time of one step.
-
-    Raises:
-      RefusedError: the step fails on the given batch.
+    The number of seeds at the given batch is `seeds`, or None for as many as the tests need and 20 seconds
+    allow if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
     """
     # Each seed gives one degree of freedom per parameter. A layer gets at least 320, and all layers 20,000.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)

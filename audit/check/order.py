@@ -54,8 +54,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     Args:
       draw: a function from a seed to the batches of a pass.
       examples: the size of the data set.
-      batches: the number of batches per pass, at least 2; further batches are not read.
-      sizes_vary: True if every example should be put into an independent, random batch (balls in bins).
+      batches: the number of batches to read per pass, at least 2.
+      sizes_vary: True to test whether each example is in an independent, random batch (balls in bins).
 
     Raises:
       InputError: `draw` fails, or does not return indices of the data set.

@@ -255,11 +255,7 @@ class StepProbe:
 
         A step rounds the update several times, and then the updated parameters. We treat these roundings as
         independent, so the effective spacing is the root of the sum of squared spacings. Layers that do not
-        move are not rounded.
-
-        Args:
-          after: (p,) the parameters after the step.
-          rows: its batch; the sum over examples is rounded once per example.
+        move are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
         """
         update = after - self.start
         # A step may return the private gradient instead of the parameters. We assume this in layers that are

@@ -115,12 +115,7 @@ class CheckReport(NamedTuple):
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with its provenance.
-
-        Args:
-          code: the user's step or loader; None if there is none.
-          stated: the stated numbers, by name.
-        """
+        """Returns the report with its provenance: the user's `code`, if any, and the stated numbers."""
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         if hasattr(code, "__code__"):
             line = f"line {code.__code__.co_firstlineno}"
@@ -227,9 +222,6 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
     """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
     A test with a p-value of NaN is not rejected, but counts as a test.
-
-    Args:
-      p_values: the p-values, by row and by name of the test.
     """
     # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])

@@ -95,12 +95,7 @@ def check_step(
 
 
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
-    """Measures a step, describes and explains the measurements, and returns the report.
-
-    Args:
-      probe: the step.
-      seeds, tell: the options of `check_step`.
-    """
+    """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
         outcomes["replay"] = CheckOutcome("not finite")

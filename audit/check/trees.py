@@ -95,11 +95,8 @@ def get_spacing(leaf: Any) -> float:
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     """Returns the distance from each number to the next number of its floating-point type.
 
-    For 0, the result is half of `spacings`, as for a number just below 1. The true distance is much smaller.
-
-    Args:
-      values: the numbers.
-      spacings: the machine epsilon of each number's type.
+    `spacings` has the machine epsilon of each number's type. For 0, the result is half of it, as for a number
+    just below 1. The true distance is much smaller.
     """
     # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times that in
     # [1, 2), the machine epsilon.
