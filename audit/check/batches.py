@@ -124,9 +124,9 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws passes until there are enough batches for the tests, or _MAX_BATCHES, and at least two passes."""
-    # The rate has the relative standard error sqrt((1 - rate) / total size). With 0.5%, five standard errors,
-    # an error of 2.5%, are detected.
+    """Draws 8 passes, or more until the tests have enough batches; or _MAX_BATCHES in 2 passes or more."""
+    # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of five
+    # of these, 2.5%, is detected.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -254,8 +254,8 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests the total size of all batches at the stated rate, and describes the test's power.
 
     The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
-    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z(q) is the
-    normal distribution's upper q-quantile.
+    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, for upper normal
+    quantiles z.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate

@@ -1,7 +1,7 @@
 """A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
-are in units of eta C / B, and noise is in units of eta sigma C / B.
+are in units of eta C / B, noise in eta sigma C / B.
 """
 
 import functools

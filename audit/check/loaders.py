@@ -10,7 +10,7 @@ import numpy as np
 from audit.check.trees import Array, Integers
 from audit.errors import InputError, describe_error, number, require, shown
 
-MAX_BATCHES = 100_000  # per pass, for `claim`, which has to read a pass to its end
+MAX_BATCHES = 100_000  # of a pass that `claim` reads to its end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders

@@ -1,8 +1,7 @@
 """Measures how far examples move the result of a step, and whether clipping bounds these movements.
 
-Movements are in units of eta C / B, for learning rate eta, clipping norm C and batch size B. If an example
-replaces a row of the batch, its movement is half of the difference, because a replacement removes one example
-and adds another.
+Movements are in units of eta C / B (learning rate, clipping norm, batch size). If an example replaces a row,
+its movement is half of the difference, because a replacement removes one example and adds another.
 """
 
 from collections.abc import Iterable, Iterator
@@ -93,9 +92,9 @@ class TriedExamples:
         """The largest finite distance by which an example moves the step.
 
         If examples replace a row, we only observe differences between their contributions to the sum. Clipped
-        contributions lie in a ball of radius C, so we compute the radius of their smallest enclosing ball.
-        The algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point in decreasing
-        steps; 1,000 steps give the radius to about 0.1%.
+        contributions lie in a ball of radius C, so we return the radius of their smallest enclosing ball. The
+        algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
+        the radius to about 0.1%.
         """
         norms = [movement.norm for movement in self.described.values()]
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)

@@ -1,8 +1,7 @@
 """Statistical tests of a step's noise over many seeds.
 
-The unit of noise is its stated standard deviation, eta sigma C / B, for learning rate eta, noise multiplier
-sigma, clipping norm C and batch size B. We subtract the mean over n seeds, which leaves n - 1 degrees of
-freedom per parameter.
+The unit of noise is its stated standard deviation, eta sigma C / B (learning rate, noise multiplier, clipping
+norm, batch size). We subtract the mean over n seeds, which leaves n - 1 degrees of freedom per parameter.
 """
 
 import math
@@ -166,8 +165,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     end = first_seed + count
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # The noise at other batches is only compared with that at the given batch, so fewer draws suffice. Their
-    # seeds differ, since the comparison assumes independent draws.
+    # To compare noise at other batches, fewer draws suffice. They must be independent, so their seeds differ.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}

@@ -60,8 +60,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     Raises:
       InputError: `draw` fails, or does not return indices of the data set.
     """
-    # In the least number of passes, one example that is always in the same batch has p-value 1e-6. Up to 64
-    # passes are affordable, with at most four million examples and 20,000 batches in total.
+    # In `least` passes, one example that is always in the same batch has p-value 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)

@@ -1,7 +1,6 @@
 """Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors.
 
-Movements are in units of eta C / B, the limit for a single example, for learning rate eta, clipping norm C
-and batch size B.
+Movements are in units of eta C / B (learning rate, clipping norm, batch size), the limit for an example.
 """
 
 import copy
@@ -245,8 +244,7 @@ class StepProbe:
         # parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # A margin for other rounding: 5e-4 for two steps, four times that for four steps. The last term is
-        # for the rounding of norms when the step clips.
+        # A margin for other rounding, and one for the rounding of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 

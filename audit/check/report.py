@@ -26,7 +26,7 @@ class Check(NamedTuple):
     """A row of the report.
 
     Attributes:
-      name: the name of the row.
+      name: its name.
       result: PASSED, FAILED or UNTRIED.
       seen: the names of the bugs, and the measurements or the reason why the check could not run.
     """
@@ -40,8 +40,8 @@ class CheckFinding(NamedTuple):
     """A bug, in words.
 
     Attributes:
-      check: the row of the report that shows the bug.
-      name: the name of the bug.
+      check: the row of the report that shows it.
+      name: its name.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
     """
@@ -83,7 +83,7 @@ class CheckReport(NamedTuple):
       subject: "step", "batches", "noise" or "accounting".
       checks: the rows of the table.
       findings: the bugs.
-      needed: the names of the checks that must run for the subject to pass.
+      needed: the names of the rows that must run for the subject to pass.
       p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
       provenance: the date, the code's location, stated numbers and versions.
@@ -150,7 +150,7 @@ class CheckReport(NamedTuple):
 
     def page(self, path: str | Path) -> Path:
         """Writes the report as an HTML page, with pictures of violations, and returns its path."""
-        # Imported here because only the page needs matplotlib.
+        # Only the page needs matplotlib.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
@@ -185,10 +185,9 @@ def make_report(
     """Applies Holm's method to all statistical tests of a report, and returns the report.
 
     Args:
-      subject: "step", "batches", "noise" or "accounting".
+      subject, needed: see `CheckReport`; by default, all rows are needed.
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
       findings: bugs to report in addition to those of the outcomes, without a test.
-      needed: the rows that must run for the subject to pass; by default, all.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)

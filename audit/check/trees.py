@@ -36,7 +36,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        # If an array is the whole tree, it has no path, but errors and reports need a name for it.
+        # An array that is the whole tree has no path, but needs a name.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
         mapped = copy.copy(tree)  # keeps the default of a defaultdict
