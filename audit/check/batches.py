@@ -125,8 +125,8 @@ def check_batches(
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     """Draws 8 passes, or more if the tests need more batches; fewer if 2 have _MAX_BATCHES."""
-    # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of five
-    # of these, 2.5%, is detected.
+    # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of
+    # five of these, 2.5%, is detected.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
