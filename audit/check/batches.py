@@ -38,7 +38,7 @@ UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-# Batches that are less likely than this under Poisson sampling count as another kind.
+# Batches less likely than this under Poisson sampling are of another kind.
 _LOG_CERTAIN = math.log(1e-9)
 
 
@@ -48,7 +48,7 @@ class _DrawnBatches(NamedTuple):
     Attributes:
       passes: the batches by pass.
       batches: the example indices of each batch, over all passes.
-      sizes: (batches,) the number of examples in each batch.
+      sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
@@ -145,8 +145,8 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson, otherwise UNRECOGNISED.
 
     If no example occurs twice in a pass, the batches are shuffled, or balls in bins if their sizes vary. If
-    all sizes are equal, the batches have a fixed size. A kind only counts if Poisson batches look like it
-    with a probability below 1e-9.
+    all sizes are equal, the batches have a fixed size. Poisson batches look like this with probability below
+    1e-9.
     """
     sizes = drawn.sizes
     is_once = True
@@ -221,8 +221,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         # The kind of batches explains rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
-    rows["indices"] = rows["indices"]._replace(figures=figures)
-    return make_report("batches", rows, findings)
+    return make_report("batches", rows, findings)._replace(figures=figures)
 
 
 def _drop_poisson_tests(

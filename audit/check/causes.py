@@ -151,13 +151,13 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    is_another_size = factor > 1.003 + 2 * tried.tolerance or (
-        tried.is_clipped and factor < 1 - error
-    )
+    is_larger = factor > 1 + SAME + 2 * tried.tolerance
+    is_smaller = factor < 1 - error and tried.is_clipped
+    # No example exceeds the factor, and one nearly reaches the size that the noise is for.
     agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor describes the noise better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not (is_another_size and agrees_with_noise and is_nearer):
+    if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
         return ()
     stated = m.probe.settings
     fits = [

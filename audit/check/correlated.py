@@ -143,8 +143,8 @@ def _explain_correlations(
     """Returns the cause of correlated steps: its name, its meaning and a fix.
 
     If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one.
-    Then we undo the strategy separately before and after this step. The steps are then independent, or two of
-    them share their noise. `whitened` is the test of `noise` (T, d) after undoing the strategy.
+    We undo the strategy separately before and after this step. The steps are then independent, or two of them
+    share their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:

@@ -60,7 +60,7 @@ def make_draw(loader: Any) -> Draw:
 
 
 def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
-    """Returns an iterator over a pass of the sampler, which may be part of a loader.
+    """Returns an iterator over a pass of the loader's sampler.
 
     We set the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
     """

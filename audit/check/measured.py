@@ -66,10 +66,10 @@ class Measured(NamedTuple):
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
       hides_movements: the reason why movements do not show sensitivity; "" if they do.
       hides_noise: the reason why the noise cannot be tested; "" if it can.
-      p_values: the p-values of the noise tests, by row and test; empty if the noise cannot be tested.
+      p_values: the p-values of the noise tests, by row and test; empty if it cannot.
       interaction: the movement by two parts of a batch together minus the sum of their separate movements; or
         the reason why it is unknown.
-      rejected: the names of the rejected noise tests, by row; empty if the noise cannot be tested.
+      rejected: the names of the rejected noise tests, by row.
     """
 
     probe: StepProbe
@@ -91,7 +91,8 @@ class Measured(NamedTuple):
     @property
     def replays(self) -> bool:
         """True if two calls with the same seed give the same parameters."""
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # both may overflow
+        # The tolerance of a huge difference may be infinite.
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)
 
     @property
     def replays_like_noise(self) -> bool:
