@@ -188,7 +188,7 @@ def _find_rows(m: Measured) -> str:
 
 
 def _is_clipped_by_number(m: Measured) -> bool:
-    """Returns True if the largest movement is C, up to 2%, in most parameters that move, and in none more."""
+    """Returns True if the largest movement is C (to 2%) in most parameters that move, and in none larger."""
     sizes = np.abs(m.tried.collect("vector")[0])
     sizes = sizes[sizes > 1e-3]
     return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)

@@ -170,7 +170,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns the reason why movements do not show sensitivity, and the reason why noise cannot be tested.
 
-    A reason is "" if there is none. Operations after the noise hide both movements and noise.
+    A reason is "" if there is none. `effect` is that of the seed on exchanging two examples.
     """
     hides_noise = ""
     if not m.drawn:

@@ -141,8 +141,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     The number of seeds at the given batch is `seeds`, or None for as many as the tests need and 20 seconds
     allow if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
     """
-    # Each seed gives a parameter one degree of freedom. A layer gets 320, and all layers get 20,000, by 64 to
-    # 2,000 seeds; or fewer, but 12, if that takes over 20 seconds.
+    # Each seed gives a parameter one degree of freedom. We want 320 for a layer and 20,000 for all layers, by
+    # 64 to 2,000 seeds in at most 20 seconds; 12 seeds are the minimum.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
