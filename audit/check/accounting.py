@@ -11,7 +11,7 @@ from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_rep
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import InputError, number, require
+from audit.errors import InputError, number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
@@ -59,9 +59,7 @@ def check_accounting(
     delta = number("delta", delta, float)
     require(0 <= epsilon < np.inf, f"`epsilon={epsilon:g}`: give a finite number, at least 0")
     conversions.require_delta(delta)
-    steps = number("steps", steps, int)
-    most_steps = accounting.MOST_SAMPLED
-    require(1 <= steps <= most_steps, f"`steps={steps}`: give 1 to {most_steps:,}")
+    steps = whole_number("steps", steps, 1, accounting.MOST_SAMPLED)
     sigma = read_noise_multiplier(noise_multiplier)
     composition = Composition(sigma, steps, read_sampling_rate(sampling_rate))
     accounting.require_sampled(composition, delta)

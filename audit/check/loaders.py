@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check.trees import Array, Integers
-from audit.errors import InputError, describe_error, number, require, shown
+from audit.errors import InputError, describe_error, require, shown, whole_number
 
 MAX_BATCHES = 100_000  # of a pass that `claim` reads to its end
 
@@ -101,9 +101,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
         dataset = getattr(loader, "dataset", None)
         require(hasattr(dataset, "__len__"), "`examples` is missing: give the size of the data set")
         examples = len(dataset)  # type: ignore[arg-type]
-    count = number("examples", examples, int)
-    require(2 <= count <= 10**9, f"`examples={count}`: give 2 to 1,000,000,000")
-    return count
+    return whole_number("examples", examples, 2, 10**9)
 
 
 def call_user(call: Callable[[], Any], where: str = "") -> Any:

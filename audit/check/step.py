@@ -14,7 +14,7 @@ from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
-from audit.errors import InputError, number, require
+from audit.errors import InputError, whole_number
 from audit.written import counted
 
 # The checks that must run for a step to pass.
@@ -83,8 +83,7 @@ def check_step(
     """
     seeds, tell = StepOptions(**options)
     if seeds is not None:
-        seeds = number("seeds", seeds, int)
-        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+        seeds = whole_number("seeds", seeds, 4, 10**5)
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
