@@ -124,7 +124,7 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws 8 passes, or more if the tests need more batches; fewer if 2 have _MAX_BATCHES."""
+    """Draws at least 8 passes with the batches that the tests need, or 2 with _MAX_BATCHES."""
     # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of
     # five of these, 2.5%, is detected.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))

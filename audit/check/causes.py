@@ -338,7 +338,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
 
 # The report row of each symptom that is not a row's name.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-# Mistakes in clipping: the name, the signature, and the text after that about the largest movement.
+# Mistakes in clipping: name, signature, and the text after that on the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "rows of the batch that are not clipped",

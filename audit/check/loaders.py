@@ -16,7 +16,7 @@ Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
 _NO_INDICES = (
     "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
-    "build the loader on range(n) instead of the data, so it yields the indices of examples"
+    "build the loader on range(n) instead of the data to get indices"
 )
 
 

@@ -85,7 +85,7 @@ class Measured(NamedTuple):
 
     @property
     def phrases(self) -> Phrases:
-        """Parts of messages, in the terms of the parameters' library."""
+        """The phrases for the parameters' library."""
         return _PHRASES.get(self.probe.library, _NUMPY)
 
     @property

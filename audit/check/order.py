@@ -148,7 +148,7 @@ def _test_places(steps: Integers) -> Observation:
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
     """Tests whether sizes (passes, batches) vary as if examples were put into batches independently."""
     expected = examples / sizes.shape[1]
-    law = stats.chi2(sizes.size - len(sizes))
+    law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
     return Observation(p_value, "Sizes vary more or less than those of balls in bins.")
 
