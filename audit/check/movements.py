@@ -163,7 +163,7 @@ class TriedExamples:
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
-        """Replaces a row of the batch `rows` by each of these examples; returns the parameters (p,) after."""
+        """Replaces a row of `rows` by each of these examples; returns the parameters (p,) after each step."""
         batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
         return [self.probe.run(batch, seed) for batch in batches]
 
