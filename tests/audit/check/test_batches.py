@@ -185,7 +185,9 @@ class TestLoaders:
         sampler = distributed.DistributedSampler(range(SIZE), num_replicas=2, rank=0)
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
-        assert "the stated rate over 2, as for one of 2 workers" in text and "shuffled batches" in text
+        assert (
+            "the stated rate over 2, as for one of 2 workers" in text and "shuffled batches" in text
+        )
 
     @pytest.mark.slow
     def test_opacus_draws_poisson_batches(self):
