@@ -1,4 +1,4 @@
-"""Compares a claimed epsilon with accounting, and names mistakes that explain a difference."""
+"""Compares a claimed epsilon with an accountant's, and names mistakes that explain a difference."""
 
 import contextlib
 import math
@@ -11,14 +11,15 @@ from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_rep
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import InputError, number, require
+from audit.errors import InputError, number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the largest relative difference between accountants
-_LEAST_RATE = 1e-9  # a batch of one example of the largest data set
-_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # privacy-loss spacings divided by epsilon, to refute a claim
-_MAX_LOSSES = 10**6  # the largest number of privacy losses of a step on a grid
+_PASSING = 1 - _CLOSE  # the least claim that passes, divided by epsilon
+_LEAST_RATE = 1e-9  # one example per batch, in the largest data set that we allow
+_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
+_MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
 
 
 def check_accounting(
@@ -33,7 +34,7 @@ def check_accounting(
     """Compares the claimed epsilon of DP-SGD with Poisson batches to that of dp-accounting.
 
     Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2%,
-    because accountants differ by this much. For other batches, see `audit.sampler_claims`.
+    because accountants differ by this much. For batches that are not Poisson, see `audit.sampler_claims`.
 
     Args:
       epsilon, delta: the claimed privacy.
@@ -58,9 +59,7 @@ def check_accounting(
     delta = number("delta", delta, float)
     require(0 <= epsilon < np.inf, f"`epsilon={epsilon:g}`: give a finite number, at least 0")
     conversions.require_delta(delta)
-    steps = number("steps", steps, int)
-    most_steps = accounting.MOST_SAMPLED
-    require(1 <= steps <= most_steps, f"`steps={steps}`: give 1 to {most_steps:,}")
+    steps = whole_number("steps", steps, 1, accounting.MOST_SAMPLED)
     sigma = read_noise_multiplier(noise_multiplier)
     composition = Composition(sigma, steps, read_sampling_rate(sampling_rate))
     accounting.require_sampled(composition, delta)
@@ -87,18 +86,18 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; if no grid decides, the check counts as not performed."""
+    """Checks a claimed epsilon; if no grid decides whether it is too low, the check could not be tried."""
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": most}
     if claimed >= least:
-        is_accepted = claimed >= most * (1 - _CLOSE)
+        is_accepted = claimed >= most * _PASSING
         if not is_accepted:
             text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
         return CheckOutcome(text, tried=is_accepted, figures=figures)
 
-    # A mistake fits if its epsilon is within 2% of the claim and half as far from it as the correct epsilon.
+    # A mistake fits if its epsilon is within 2% of the claim, and half as far from it as the correct one.
     close = min(0.02, (1 - claimed / most) / 2) * claimed
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
@@ -106,7 +105,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     finding = CheckFinding(
         "epsilon",
         "a claim that is too low",
-        f"{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}.{why}",
+        f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.{why}",
         f"claim {epsilon}, or train with more noise or fewer steps",
     )
     return CheckOutcome(text, findings=[finding], figures=figures)
@@ -116,16 +115,16 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
     """Returns the smallest claim that is not rejected, and dp-accounting's epsilon.
 
     A coarse grid of privacy losses makes epsilon too large, so we refine the grid if the claim is below
-    epsilon. A grid that is 4 times finer removes at least half of the error, which is proportional to the
-    square of a small spacing or the square root of a large one. So the remaining error is at most the
-    difference of the last two grids.
+    epsilon. The error is proportional to the square of a small spacing, or to the square root of a large one.
+    So a grid that is 4 times finer removes at least half of it, and the remaining error is at most the
+    difference between the last two grids.
     """
     most = accounting.participant_upper_bound(composition, delta)
-    if claimed >= most * (1 - _CLOSE) or not accounting.counts_sampling(composition):
-        return most * (1 - _CLOSE), most
+    if claimed >= most * _PASSING or not accounting.counts_sampling(composition):
+        return most * _PASSING, most
     least = 0.0
     coarse = np.inf
-    # The privacy loss of one step at a sum ten standard deviations beyond its mean.
+    # The privacy loss of one step if its sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
     for share in _GRIDS:
@@ -135,22 +134,22 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
         fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
         most = min(most, fine)
         least = min(most, max(0.0, fine - abs(coarse - fine)))
-        if not least * (1 - _CLOSE) <= claimed < most * (1 - _CLOSE):
-            break
+        if not least * _PASSING <= claimed < most * _PASSING:
+            break  # this grid decides
         coarse = fine
-    return least * (1 - _CLOSE), most
+    return least * _PASSING, most
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields common accounting mistakes in words, with the epsilon that each gives."""
+    """Yields common accounting mistakes, in words, and the epsilon that each gives."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
-    length = math.ceil(1 / rate - 1e-6)
+    length = math.ceil(1 / rate - 1e-6)  # of a loader; 1e-6 ignores rounding
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
         "half the steps are counted": (sigma, max(steps // 2, 1), rate),
-        # The noise's deviation sigma * C at C = 2, mistaken for sigma.
+        # The noise's standard deviation, sigma C, is mistaken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
@@ -165,23 +164,21 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
-        # The mistaken steps may be out of range.
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError):  # the mistaken steps may be out of range
             yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
 
-    With a larger delta, a mechanism may release an example in each training run.
+    The worst mechanism with this delta releases each example with probability delta.
     """
-    # The worst mechanism with this delta releases each example with probability delta.
     released = delta * examples
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
     text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
     bugs = []
-    if released >= 1 - 1e-9:  # 1 up to rounding
+    if released >= 1 - 1e-9:  # at least 1, up to rounding
         bugs.append(
             CheckFinding(
                 "delta",

@@ -38,7 +38,7 @@ UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-# Batches that are less likely than this under Poisson sampling count as another kind.
+# Batches less likely than this under Poisson sampling are of another kind.
 _LOG_CERTAIN = math.log(1e-9)
 
 
@@ -48,10 +48,10 @@ class _DrawnBatches(NamedTuple):
     Attributes:
       passes: the batches by pass.
       batches: the example indices of each batch, over all passes.
-      sizes: (batches,) the sizes of the batches.
+      sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
-      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logs finite.
+      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
       are_whole: True if every pass was read to the end.
     """
 
@@ -75,14 +75,14 @@ def check_batches(
 
     Args:
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
-        is an array of example indices, from 0. We call it with seeds 0, 1, ...; a stateful loader may ignore
-        them. Or a torch or Opacus loader, whose batch sampler gives the indices; a batch sampler; or an
-        iterable over batches of indices, such as a loader on `range(examples)`.
+        is an array of example indices, which start at 0. The seeds are 0, 1, ...; a stateful loader may
+        ignore them. Or a torch or Opacus loader with a batch sampler that gives the indices; a batch sampler;
+        or an iterable over batches of indices, such as a loader on `range(examples)`.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
-        "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (every
-        example draws its batch in each pass), or "cyclic" (the same batches in every pass).
+        "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each
+        example is put into a random batch of each pass), or "cyclic" (the same batches in every pass).
 
     Returns:
       A report with a table of checks, and the bugs.
@@ -124,8 +124,9 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws passes until there are enough batches for the tests, or _MAX_BATCHES."""
-    # A total size over (1 - rate) of 40,000 measures the rate precisely enough to detect an error of 2.5%.
+    """Draws at least 8 passes with the batches that the tests need, or 2 with _MAX_BATCHES."""
+    # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of
+    # five of these, 2.5%, is detected.
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -143,19 +144,20 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
 def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson, otherwise UNRECOGNISED.
 
-    If no example occurs twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
-    sizes are equal, batches are fixed. Poisson batches must look like this with probability below 1e-9.
+    If no example occurs twice in a pass, the batches are shuffled, or balls in bins if their sizes vary. If
+    all sizes are equal, the batches have a fixed size. Poisson batches look like this with probability below
+    1e-9.
     """
     sizes = drawn.sizes
     is_once = True
     log_once = 0.0  # log of the probability that Poisson batches take no example twice in a pass
     for drawn_pass in drawn.passes:
-        # A pass may have more batches.
+        # A pass may go on for more than an epoch.
         batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
     if is_once and log_once < _LOG_CERTAIN:
-        # Nonempty shuffled batches have equal sizes except for the last of a pass, or sizes that differ by 1.
+        # The sizes of shuffled batches are equal except for the last of a pass, or they differ by at most 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
@@ -170,13 +172,9 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Runs all checks of batches and returns the report.
+    """Runs all checks of batches of the recognised and the assumed kind, and returns the report.
 
-    Args:
-      drawn: the batches.
-      kind: the recognised kind of batches.
-      order: the tests of a uniform order, for batches that use every example once per pass; otherwise None.
-      assumed: the kind of batches that the accountant assumes.
+    `order` is None unless the batches use every example once per pass.
     """
     rows = {
         "indices": _check_indices(drawn, kind),
@@ -195,9 +193,9 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
-                f"{order.seen} If an attacker guesses the step of an example, this order reveals more than a "
-                "uniform one.",
-                "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups "
+                f"{order.seen} If an attacker guesses an example's step, this order reveals more than a "
+                "uniform order.",
+                "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups "
                 "by length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
             )
             rows["order"] = _describe_test(
@@ -209,32 +207,31 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
-        if kind == CYCLIC:  # which explains examples that are often drawn together
+        if kind == CYCLIC:
             why = " They are the same in every pass."
-            rows.pop("together", None)
+            rows.pop("together", None)  # examples of one batch are always drawn together
         other_kind = CheckFinding(
             "every example",
             f"{title} batches, not {_TITLES[assumed]}",
-            f"The accountant assumes {_TITLES[assumed]} batches, these are {title}.{why}",
+            f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
             f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
             "(audit.sampler_claims) prints their epsilon",
         )
         findings.append(other_kind)
-        # The kind explains the results of these tests.
+        # The kind of batches explains rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
-    rows["indices"] = rows["indices"]._replace(figures=figures)
-    return make_report("batches", rows, findings)
+    return make_report("batches", rows, findings)._replace(figures=figures)
 
 
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from the rows if the accountant assumes another kind of batches.
+    """Removes the tests of Poisson sampling from `rows`, for an accountant that assumes other batches.
 
-    Only the sizes and the kind are then judged, and whether fixed-size batches use examples equally often.
+    Only the mean size and the kind remain, and the equal use of examples for fixed-size batches.
     """
-    # If only the last batch of a pass is smaller, the rate belongs to the largest size, else to the mean.
+    # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
     mean = drawn.sizes.mean()
     full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
     rates = np.array([full_size, mean]) / drawn.examples
@@ -248,7 +245,7 @@ def _drop_poisson_tests(
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
-    """Returns the outcome of one test of Poisson batches, with the bug that a small p-value shows."""
+    """Returns the outcome of a statistical test, with the bug to report if the test rejects."""
     return CheckOutcome(text, findings=[finding], p_values={POISSON: p_value})
 
 
@@ -256,8 +253,8 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests the total size of all batches at the stated rate, and describes the test's power.
 
     The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
-    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z(q) is the
-    upper q-quantile.
+    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, for upper normal
+    quantiles z.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate
@@ -271,17 +268,17 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
     length = len(drawn.passes[0].batches)
     parts = round(stated / rate)
-    # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
+    # A mistake fits if its rate is within four standard errors plus 0.1% of the measured rate.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
     if abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
-        why = f" It is the stated rate over {parts}, of one of {parts} workers or parts of a batch."
+        why = f" It is the stated rate over {parts}, as for one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
-        f"Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not {stated:.4g}."
+        f"Batches have {mean} instead of the stated {expected:.4g}: a rate of {rate:.4g}, not {stated:.4g}."
         f"{why}",
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
@@ -290,17 +287,17 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests whether sizes vary like binomial ones at the measured rate, and are not cut or padded.
+    """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded.
 
-    A wrong rate does not fail the test. The p-value of an extreme size is the probability that no Poisson
-    batch exceeds it.
+    It uses the measured rate, so a wrong rate does not fail this test.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
+    # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut = 2 * min(none_larger, none_smaller)
-    name = "sizes that vary otherwise"
+    name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
     fix = _SAMPLE
     if cut < LEVEL:
@@ -311,8 +308,8 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
             edge = sizes.max()
         name = "batches cut or filled at a size"
         meaning = (
-            f"No batch has {side} than {edge} examples, {np.sum(sizes == edge)} of {len(sizes)} batches have "
-            f"exactly {edge}; Poisson batches would."
+            f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
+            f"have exactly {edge}. Some Poisson batches would have {side}."
         )
         fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
     finding = CheckFinding("spread of sizes", name, meaning, fix)
@@ -322,9 +319,9 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_spread(counts: Any, law: Any) -> float:
-    """Returns the p-value of a test that counts vary like those of a distribution of scipy.stats.
+    """Returns the p-value of a test whether counts vary like draws from `law`, a distribution of scipy.stats.
 
-    The sum of squares is scaled to a chi-square variable, whose variance depends on the kurtosis.
+    Their sum of squares is scaled to a chi-square variable with the variance that the law's kurtosis gives.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)
@@ -333,12 +330,9 @@ def _test_spread(counts: Any, law: Any) -> float:
 
 
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
-    """Tests whether about 1,500 examples are drawn equally often and independently.
-
-    The pair that is drawn together most often is tested with a union bound over all pairs.
-    """
+    """Tests whether about 1,500 examples are drawn equally often, and independently of each other."""
     observed = choose_neighbours(drawn.examples)
-    # (batches, observed) 1 if a batch has an observed example, as floats for fast products.
+    # (batches, observed) 1 if a batch contains the observed example; floats have fast matrix products.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
     counts = members.sum(axis=0)
     batches = len(members)
@@ -353,7 +347,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "together",
         "examples that come together",
         pairs.sentence,
-        "sample every example independently: look for groups, buckets or blocks that are drawn together",
+        "sample every example independently: look for groups, buckets or blocks that are drawn as one",
     )
     return {
         "every example": _describe_test(
@@ -368,11 +362,14 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 
 
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
-    """Checks that no batch has an example twice or, if this is very unlikely for Poisson batches, repeats."""
+    """Checks that no batch has an example twice, and that no batch repeats another.
+
+    A repeated batch is only a bug if it is very unlikely for Poisson batches, and not if batches are cyclic.
+    """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
     if not drawn.are_whole:
-        text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
+        text = f"{text}; at most {_MAX_BATCHES:,} batches are read per pass"
     bugs = []
     repeating = sum(map(_is_repeated, drawn.batches))
     if repeating:
@@ -380,14 +377,14 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
             CheckFinding(
                 "indices",
                 "an example twice in a batch",
-                f"{repeating} of {batches} batches have an example twice, which then counts twice: its "
+                f"{repeating} of {batches} batches have an example twice, which then counts twice: the "
                 "sensitivity is 2 C or more.",
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # Two batches agree on an example if both or neither has it. This is a union bound over pairs of batches.
+    # Two batches agree on an example if both or neither contain it. A union bound covers pairs of batches.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
@@ -395,8 +392,8 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
             CheckFinding(
                 "indices",
                 "a batch that comes again",
-                f"{repeated} of {batches} batches have just the examples of another batch.",
-                "draw every batch afresh: look for a last batch that is repeated, padding, or a cache",
+                f"{repeated} of {batches} batches have exactly the examples of another batch.",
+                "draw every batch anew: look for a last batch that is repeated, padding, or a cache",
             )
         )
     return CheckOutcome(text, findings=bugs)

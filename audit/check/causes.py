@@ -1,7 +1,7 @@
 """A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
-are in units of eta C / B, noise in units of eta sigma C / B.
+are in units of eta C / B, noise in eta sigma C / B.
 """
 
 import functools
@@ -16,14 +16,14 @@ from audit.check.movements import COARSE, SAME
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_AT_C = 5e-3  # a norm this close to C counts as C
+_AT_C = 5e-3  # the largest relative difference between C and a norm that counts as C
 _EXCESS = "an example that moves the step by more than C"
-_NOT_FINITE = "NaN or infinity"
+NOT_FINITE = "NaN or infinity"
 _CLIP = (
     "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
     "B once"
 )
-_KEEP_FINITE = (
+KEEP_FINITE = (
     "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by a size"
 )
 
@@ -35,7 +35,7 @@ class Cause(NamedTuple):
       symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
       name: the name of the mistake.
       signature: a function of the measurements m. It returns a false value if the mistake does not fit.
-        Otherwise it returns True, a word or a tuple of words for {0}, {1}, ... in texts; {m} stands for m.
+        Otherwise it returns True, or the value or tuple of values for {0}, {1}, ... in the texts. {m} is m.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms that this mistake causes.
@@ -51,25 +51,24 @@ class Cause(NamedTuple):
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits."""
-    explained = set()
+    done = set()  # symptoms that need no cause: absent, hidden or explained
     if m.hides_movements:
-        explained |= {"sensitivity", "excess"}
+        done |= {"sensitivity", "excess"}
     if not m.tried.violations:
-        explained.add("excess")
+        done.add("excess")
     if m.hides_noise:
-        explained |= {"noise", *OTHER_ROWS}
+        done |= {"noise", *OTHER_ROWS}
     for cause in CAUSES:
-        fit = cause.symptom not in explained and cause.signature(m)
+        fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            words = fit if isinstance(fit, tuple) else (fit,)
+            values = fit if isinstance(fit, tuple) else (fit,)
             texts = (cause.name, cause.meaning, cause.fix)
-            filled = [text.format(*words, m=m) for text in texts]
+            filled = [text.format(*values, m=m) for text in texts]
             yield CheckFinding(_ROWS.get(cause.symptom, cause.symptom), *filled)
-            explained |= {cause.symptom, *cause.explains}
+            done |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity: for each size, keyed by mistake name, the
-# quantity and the power.
+# Mistakes that multiply a size by a power of a quantity: by name, the quantity and the power.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "C enters twice": ("clipping_norm", 1),
@@ -112,11 +111,8 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
 def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
     """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, the best fit first.
 
-    Args:
-      m: the measurements.
-      size: the key in `FACTORS` of the size that is wrong.
-      factor: the measured size divided by the stated one.
-      tolerance: the largest relative error of a fit.
+    `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated one, and `tolerance` is
+    the largest relative error of a fit.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
@@ -129,9 +125,9 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     for name, (quantity, power) in FACTORS[size].items():
         for k in np.atleast_1d(quantities[quantity]).tolist():
             predicted = k**power
-            # Rounding keeps mistakes that fit equally well in the order of the table.
+            # Mistakes that fit equally well, up to rounding, stay in the order of the table.
             error = round(abs(factor / predicted - 1), 3)
-            # A factor of about 1 explains nothing, such as "C is left out" if C is 1.
+            # A predicted factor near 1 is not a mistake, such as "C is left out" if C is 1.
             if abs(predicted - 1) > 0.02 and error < tolerance:
                 errors[name.format(k=k)] = error
     return sorted(errors, key=errors.__getitem__)
@@ -141,26 +137,27 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 
 
 def _fit_size(m: Measured) -> tuple[Any, ...]:
-    """Returns the wrong factor common to movements and noise, and the mistakes that fit; () if none.
+    """Returns the wrong factor of both movements and noise, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau of added examples, or the reach of examples that replace a row, which may be up
-    to a tenth too small.
+    The factor is the plateau of added examples. If examples replace a row, it is their reach, or about the
+    noise's deviation if that is larger: the reach may be up to a tenth too small.
     """
     if m.hides_movements or m.hides_noise or m.interacts or m.tried.tolerance > COARSE:
         return ()
     tried = m.tried
     deviation = m.drawn.given.deviation
-    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005  # four standard errors
+    # Four standard errors of the deviation, and 0.5%.
+    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    is_another_size = factor > 1.003 + 2 * tried.tolerance or (
-        tried.is_clipped and factor < 1 - error
-    )
+    is_larger = factor > 1 + SAME + 2 * tried.tolerance
+    is_smaller = factor < 1 - error and tried.is_clipped
+    # No example exceeds the factor, and one nearly reaches the size that the noise is for.
     agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor describes the noise better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not (is_another_size and agrees_with_noise and is_nearer):
+    if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
         return ()
     stated = m.probe.settings
     fits = [
@@ -172,7 +169,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best and all explanations of the size to which examples are clipped, or a false value."""
+    """Returns the best and all explanations of the norm to which examples are clipped, or a false value."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -181,28 +178,27 @@ def _fit_plateau(m: Measured) -> Any:
 
 
 def _find_rows(m: Measured) -> str:
-    """Returns the batch rows in which an example exceeds C, if other rows bound it.
-
-    If an added example also exceeds C, the row does not matter.
-    """
+    """Returns the batch rows in which examples exceed C, if other rows and added examples do not; or ""."""
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
     listed = ", ".join(map(str, rows[:8]))
     text = f"{len(rows)} of {len(places)} rows tried: {listed}"
-    return text if len(m.tried.violations) <= len(rows) < len(places) else ""
+    is_only_in_rows = len(m.tried.violations) == len(rows)
+    return text if is_only_in_rows and len(rows) < len(places) else ""
 
 
 def _is_clipped_by_number(m: Measured) -> bool:
-    """Returns True if the largest example moves most parameters by C, and none by more."""
+    """Returns True if the largest movement is C (to 2%) in most parameters that move, and in none larger."""
     sizes = np.abs(m.tried.collect("vector")[0])
     sizes = sizes[sizes > 1e-3]
     return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
 
 
 def _find_separate_layers(m: Measured, least: int) -> str:
-    """Returns the names of layers that one example moves by C, if no example moves a layer by more.
+    """Returns the names of the layers that one example moves by C.
 
-    We choose the example with the most layers at C. With fewer than `least` such layers, the result is empty.
+    It is the example with the most such layers. Returns "" if these are fewer than `least`, or if any example
+    moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
@@ -214,14 +210,10 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 
 
 def _find_left_out(m: Measured, least: float) -> str:
-    """Returns the names of layers without which no example exceeds C, or "".
+    """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    the layers.
-
-    Args:
-      m: the measurements.
-      least: the least movement of the other layers by the second largest example.
+    the layers. In the others, two examples must reach the norm `least`, as if these are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -231,14 +223,15 @@ def _find_left_out(m: Measured, least: float) -> str:
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
         others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
-        is_bounded = others[-1] <= 1 + m.tried.tolerance and others[-2:][0] >= least
-        if 0 < len(layers) < count and is_bounded:
+        is_within_c = others[-1] <= 1 + m.tried.tolerance
+        reaches_least = others[-2:][0] >= least  # the only example, if there is one
+        if 0 < len(layers) < count and is_within_c and reaches_least:
             return m.name_layers(layers)
     return ""
 
 
 def _is_scaled_up(m: Measured) -> bool:
-    """Returns True if several examples move the step by C, and no other by less."""
+    """Returns True if at least four examples move the step by C or not at all, and none moves it by less."""
     norms = m.tried.collect("norm")
     return bool(np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3)
 
@@ -247,18 +240,18 @@ def _is_scaled_up(m: Measured) -> bool:
 
 
 def _find_missing(m: Measured) -> str:
-    """Returns where noise is sometimes missing: "steps" or "numbers of some steps"; otherwise ""."""
+    """Returns where noise is sometimes missing, "steps" or "numbers of some steps"; "" if it is not."""
     if m.ties != AT_ONE:
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "numbers of some steps"
 
 
 def _find_repeats(m: Measured) -> Any:
-    """Returns which seeds have the same noise, how many seeds repeat it, and the number of seeds.
+    """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is false if the noise does not repeat. If all seeds give the same step, it may have no noise,
-    which an empty batch shows. If the step rejects an empty batch, we use the batch with every example four
-    times: for the sum of gradients g and noise z, the step moves by g + z and 4 g + z.
+    The result is false if noise does not repeat. If all seeds give the same step, it may have no noise, which
+    an empty batch shows. If the step rejects an empty batch, we use the batch with every example four times:
+    for a sum of gradients g and noise z, the step moves by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
@@ -270,6 +263,7 @@ def _find_repeats(m: Measured) -> Any:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
+    # The largest draw of plausible noise.
     is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
@@ -283,13 +277,13 @@ def _find_silent(m: Measured) -> str:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
-    """Returns the wrong deviation of the noise, its range and layers, the mistakes that fit, and sigma.
+    """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and sigma.
 
-    The wrong layers are those with a rejected test, or else all trained layers. Sigma is the smallest of all
-    layers.
+    The deviation is that of the layers with a rejected test, or else of all trained layers. Sigma is that of
+    the layer with the least noise. Returns () if the deviation is not wrong, or if another bug explains it.
     """
     given = m.drawn.given
-    # Shared noise leaves fewer independent numbers than the test of the deviation assumes.
+    # The test assumes independent numbers, so shared noise may explain a rejection, but not a factor of 2.
     is_shared = m.related and 0.5 < given.deviation < 2
     if not m.rejected["noise"] or is_shared or _fit_size(m):
         return ()
@@ -299,7 +293,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     deviations = given.deviations[layers]
     freedom = given.freedom[layers]
     deviation = np.average(deviations**2, weights=freedom) ** 0.5
-    # 1% and four standard errors, each 1 / sqrt(2 freedom); at most 5%.
+    # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
     fits = find_factors(m, "noise", deviation, error)
     if not m.tried.is_clipping_seen:
@@ -316,40 +310,35 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns the bug, the batch, the ratio of deviations and the fix for the first batch with other noise.
+    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with other noise.
 
-    Only batches of one row of the report are compared. Returns () if nothing changed.
+    Only the batches of one report row are compared. Returns () if their noise does not differ.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
+        size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)  # relative to the given batch
         name = "noise that depends on the batch"
-        size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)  # in batches as given
+        fix = "use only sigma, C and B for the deviation of the noise, and add it once per step"
         if other.not_finite:
-            name = _NOT_FINITE
+            name = NOT_FINITE
+            fix = KEEP_FINITE
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
+            fix = (
+                "add noise even if the batch is empty and the sum is zero: no step may reveal that"
+            )
         elif abs(ratio * size - 1) < 0.15:
             name = "normalised by the batch's actual size"
-        return name, batch, ratio, _FIXES_OF_CHANGES[name]
+            fix = "divide by the stated batch size, a constant, not by the number of examples"
+        return name, batch, ratio, fix
     return ()
 
 
-_FIXES_OF_CHANGES = {
-    _NOT_FINITE: _KEEP_FINITE,
-    "steps with an empty batch are skipped": "add noise even when the batch is empty and the sum is "
-    "zero: no step may show that the batch was empty",
-    "normalised by the batch's actual size": "divide by the stated batch size, a constant, not by the number "
-    "of examples",
-    "noise that depends on the batch": "take the noise's deviation only from sigma, C and B, and add it once "
-    "a step",
-}
-
-
-# The row of the report for each symptom that is not the name of a row.
+# The report row of each symptom that is not a row's name.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-# Mistakes in clipping: the name, the signature and its description, after the largest movement.
+# Mistakes in clipping: name, signature, and the text after that on the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "rows of the batch that are not clipped",
@@ -385,11 +374,11 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "gradients scaled up to C, not down",
         _is_scaled_up,
-        "Short gradients come to C, longer ones are left: min where max is meant, or max for min?",
+        "Short gradients are scaled up to C, and longer ones are kept: is min used for max, or max for min?",
     ),
     (
         "no clipping of single examples",
-        lambda m: m.tried.reach > 16,
+        lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
         "",
     ),
     (
@@ -400,12 +389,12 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         _EXCESS,
         functools.partial(_find_left_out, least=0),
-        "All layers except {0} stay within C: is their gradient clipped too?",
+        "All layers except {0} stay within C: is the gradient of {0} clipped too?",
     ),
     (
         _EXCESS,
         lambda m: True,  # if no earlier cause fits
-        "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
+        "Examples do not stop at C: is there any clipping, and does the norm include all numbers?",
     ),
 ]
 # For each symptom, the most specific causes come first.
@@ -414,9 +403,9 @@ CAUSES = [
         "replay",
         "noise that does not follow the seed",
         lambda m: not m.replays and m.replays_like_noise,
-        "Two calls with the same seed differ as much as two draws of the noise: the seed does not determine "
-        "it.",
-        "draw the noise from {m.phrases.generator}; until then only the noise can be checked",
+        "Two calls with the same seed differ by as much as two draws of the noise: the seed does not "
+        "determine the noise.",
+        "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
     ),
     Cause(
         "replay",
@@ -433,8 +422,8 @@ CAUSES = [
         lambda m: m.interacts,
         "Two parts of a batch together do not move the step by the sum of their separate movements: the "
         "difference is {m.interaction.norm:.3g} eta C / B.",
-        "look for an operation that mixes examples: the batch's gradient clipped as one (such as by "
-        "clip_grad_norm_), batch norm, division by the actual size, a clipping norm or weights taken from "
+        "look for an operation that mixes examples: clipping the batch's gradient as a whole (such as by "
+        "clip_grad_norm_), batch norm, division by the actual size, a clipping norm or weights computed from "
         "the batch, microbatches clipped as one, a loss over pairs",
     ),
     Cause(
@@ -443,7 +432,8 @@ CAUSES = [
         _fit_size,
         "Movements and noise are both {0:.4g} times the stated eta C / B, which loses no privacy. It fits: "
         "{1}.",
-        "state the learning rate, clipping norm and batch size of the step, or divide by the stated one",
+        "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
+        "batch size",
         explains=("excess",),
     ),
     Cause(
@@ -451,15 +441,15 @@ CAUSES = [
         "{0}",
         lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
         "Extreme examples stop at {m.tried.plateau:.4g} times eta C / B, while the stated noise is for 1. "
-        "This loses no privacy, but noise hides the gradient. It fits: {1}.",
+        "This loses no privacy, but the noise hides more of the gradient. It fits: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
     Cause(
         "excess",
-        _NOT_FINITE,
+        NOT_FINITE,
         lambda m: m.tried.largest[1].norm == np.inf,
-        "{m.largest} The model then shows whether the batch has this example.",
-        _KEEP_FINITE,
+        "{m.largest} The model then shows whether the batch contains this example.",
+        KEEP_FINITE,
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)
@@ -467,10 +457,10 @@ CAUSES = [
     ),
     Cause(
         "noise that is not finite",
-        _NOT_FINITE,
+        NOT_FINITE,
         lambda m: m.drawn and m.drawn.given.not_finite,
         "The step gives NaN or infinity at {0:,} of {m.drawn.given.draws.shape[0]:,} seeds with the "
-        "batch as given, which hides other bugs of the noise.",
+        "given batch, which hides other bugs of the noise.",
         "look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
         "gradients that are not finite at some seeds",
     ),
@@ -478,7 +468,7 @@ CAUSES = [
         "noise",
         "no noise in some {0}",
         _find_missing,
-        "These {0} are often the same for two seeds: they show the sum of gradients.",
+        "These {0} are often the same for two seeds: they reveal the sum of gradients.",
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
         explains=OTHER_ROWS,
     ),
@@ -487,7 +477,7 @@ CAUSES = [
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds give exactly the noise of another: two steps reveal the gradients.",
-        "make the generator once, before training, or seed it with the whole seed of the step: "
+        "create the generator once, before training, or seed it with the step's whole seed: "
         "{m.phrases.generator}",
         explains=("noise", *OTHER_ROWS),
     ),
@@ -495,7 +485,7 @@ CAUSES = [
         "independence",
         "noise shared by several numbers",
         lambda m: "; ".join(m.related),
-        "Sums or differences of numbers carry less noise than the accountant assumes; seen in {0}.",
+        "Sums or differences of numbers have less noise than the accountant assumes, as seen in {0}.",
         "draw a number for every parameter, with another key in every layer and another generator on every "
         "worker; do not subtract the mean of the numbers",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
@@ -504,16 +494,16 @@ CAUSES = [
         "independence",
         "noise of consecutive steps is related",
         lambda m: m.rejected["independence"],
-        "Sums or differences of steps carry less noise than the accountant assumes.",
-        "make the generator once, or fold the number of the step into the key",
+        "Sums or differences of steps have less noise than the accountant assumes.",
+        "create the generator once, or fold the step number into the key",
     ),
     Cause(
         "noise",
         "no noise in {0}",
         _find_silent,
         "These numbers are the same for every seed.",
-        "add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
-        "examples; leave numbers that are not trained out of `params`",
+        "add noise of deviation sigma C to all numbers of the sum, including embedding rows that no example "
+        "uses; leave numbers that are not trained out of `params`",
         explains=("noise and data", "empty batch"),
     ),
     Cause(
@@ -538,22 +528,22 @@ CAUSES = [
         "shape",
         "noise that is clamped",
         lambda m: m.ties == AT_ENDS,
-        "Several draws agree at the largest and smallest values.",
+        "Several draws agree at the largest or smallest value.",
         "draw it with normal() and do not clamp it",
     ),
     Cause(
         "shape",
         "noise on a grid that the sum is not on",
         lambda m: m.ties == GRID,
-        "Draws have few values. Steps with different gradients have different values, so one step shows "
-        "which gradients it has.",
+        "The noise has only a few values. Different gradients shift them differently, so a single step "
+        "reveals its gradients.",
         "draw the noise in float32 or float64, and round the sum after adding it",
     ),
     Cause(
         "shape",
         "noise that is not normal",
         lambda m: m.rejected["shape"],
-        "The numbers or the norms of the draws are not distributed like those of Gaussian noise.",
+        "The draws, or their norms, are not distributed like those of Gaussian noise.",
         "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do not "
         "clip after adding it",
     ),
@@ -561,7 +551,7 @@ CAUSES = [
         "buffers",
         "{0} is released with the model and has no noise",
         lambda m: ", ".join(sorted(getattr(m.probe.step, "changed_buffers", ()))),
-        "The data change this buffer, and it is neither clipped nor noised.",
+        "The data change this buffer, which is neither clipped nor noised.",
         "switch it off (track_running_stats=False in batch norm), or compute it from public data",
     ),
 ]

@@ -1,7 +1,8 @@
 """Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests for white noise.
 
-With the correct strategy S, the noise N (T, d) of T steps becomes W = S N / (sigma C eta / B), which has
-independent standard normal entries. A single step cannot reveal a lost state or another strategy.
+With the mechanism's strategy matrix S (T, T), the noise N (T, d) of T steps becomes S N / (eta sigma C / B),
+whose entries are independent standard normal numbers. A single step cannot reveal a lost state or another
+strategy.
 """
 
 import math
@@ -28,7 +29,7 @@ class _Tested(NamedTuple):
     Attributes:
       ratio: the standard deviation of the noise, divided by the stated one.
       p_value: the p-value of the hypothesis that different steps are independent.
-      correlations: (T, T) the correlations of two steps, 0 on the diagonal.
+      correlations: (T, T) the correlations between steps, with a diagonal of zeros.
     """
 
     ratio: float
@@ -49,19 +50,19 @@ def check_noise(
 
     Args:
       draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on an empty
-        batch, or subtract steps without noise on the same batches. 100 steps of 1,000 parameters show most
-        bugs.
+        batch, or subtract steps without noise on the same batches. 100 steps with 1,000 parameters suffice
+        for most bugs.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
-        or matrix (T, T) of S (`audit.MatrixMechanism`).
-      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, for S without scaling.
+        or matrix (T, T) of the strategy S (see `audit.MatrixMechanism`).
+      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, if S is not scaled.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
 
     Returns:
-      A report on the size and the whiteness of the noise, with the bugs.
+      A report on the size of the noise and on correlations between steps, with the bugs.
 
     Raises:
-      InputError: `draw` fails or gives no finite matrix, or a number is out of range.
+      InputError: `draw` fails or does not give a finite matrix, or a number is out of range.
 
     >>> import numpy as np
     >>> raw = np.random.default_rng(0).normal(size=(50, 1000))
@@ -73,34 +74,35 @@ def check_noise(
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     require(stated.noise_multiplier, "`noise_multiplier=0`: give a number above 0")
     noise = arrays.floats("the noise", call_user(draw) if callable(draw) else draw)
-    fits = noise.ndim == 2 and len(noise) > 1 and noise.shape[1] > 1
-    require(fits, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
+    is_matrix = noise.ndim == 2 and min(noise.shape) > 1
+    require(is_matrix, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
     require(np.all(np.isfinite(noise)), "`draw` gave noise that is not finite")
     report = _report(find_strategy(strategy, len(noise)), noise / stated.deviation)
     return report.add_provenance(draw if callable(draw) else None, stated._asdict())
 
 
 def _test_steps(noise: Array) -> _Tested:
-    """Returns the standard deviation of noise of shape (T, d) and a test of the correlations of its steps.
+    """Measures noise of shape (T, d), in stated deviations, and tests whether its steps are independent.
 
-    Two statistics are combined (Bonferroni): the largest of the T (T - 1) / 2 correlations of two steps, and
-    the sums of products of steps at each lag, which detect small correlations.
+    The test combines two statistics by Bonferroni's method: the largest of the T (T - 1) / 2 correlations
+    between two steps, and the largest sum of the correlations at one lag, which detects small correlations.
     """
     steps, size = noise.shape
     lengths = np.linalg.norm(noise, axis=1, keepdims=True)
     directions = noise / np.maximum(lengths, 1e-300)  # avoids 0 / 0
     correlations = directions @ directions.T
     np.fill_diagonal(correlations, 0)
-    sums = [np.trace(correlations, i) / math.sqrt(steps - i) for i in range(1, steps)]
+    # Each sum is scaled to the variance of a single correlation, 1 / d.
+    sums = [np.trace(correlations, lag) / math.sqrt(steps - lag) for lag in range(1, steps)]
     largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
-    # Two statistics, each two-sided.
-    p_value = 2 * np.min(counts * 2 * stats.norm.sf(largest * math.sqrt(size)))
+    two_sided = 2 * stats.norm.sf(largest * math.sqrt(size))
+    p_value = 2 * np.min(counts * two_sided)  # times 2, for two statistics
     return _Tested(np.sqrt(np.mean(noise**2)), min(1.0, p_value), correlations)
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise, in units of the stated standard deviation."""
+    """Returns the report on noise (T, d) in stated deviations. Correlated steps explain a wrong size."""
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
     steps, size = noise.shape
@@ -108,7 +110,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     name = f"raw noise of {ratio:.4g} times the stated deviation"
     findings = []
     level = LEVEL / 2  # Bonferroni, for two tests
-    if whitened.p_value <= level:  # correlated steps explain a wrong size
+    if whitened.p_value <= level:
         correlated = CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
         findings.append(correlated)
     elif p_size <= level:
@@ -120,7 +122,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
             "size",
             name,
             f"Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B.{why}",
-            "state the deviation that the noise has, for S with the columns that it has",
+            "state the deviation of the raw noise for S as it is, without scaling its columns",
         )
         findings.append(wrong_size)
     outcomes = {
@@ -138,44 +140,46 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 def _explain_correlations(
     strategy: Strategy, noise: Array, whitened: _Tested
 ) -> tuple[str, str, str]:
-    """Returns the name, the meaning and the fix of the cause of correlated steps.
+    """Returns the cause of correlated steps: its name, its meaning and a fix.
 
-    Multiplying the observed noise (T, d) by S undoes the strategy. If the mechanism lost its state, the first
-    step that is correlated with an earlier one is the restart. Undone separately, each with an empty state,
-    the parts before and after it are white, or share draws.
+    If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one.
+    We undo the strategy separately before and after this step. The steps are then independent, or two of them
+    share their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:
         return (
             "independent noise, not that of the strategy",
-            f"The steps' noise is independent, with {raw.ratio:.3g} times the stated deviation of raw noise.",
+            f"Different steps have independent noise of {raw.ratio:.3g} times the stated raw deviation.",
             "add the strategy's noise, or account for DP-SGD",
         )
     steps, size = noise.shape
-    # The smallest correlation that is significant for the largest of all T (T - 1) / 2 pairs, two-sided.
+    # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)  # leaves a part before the restart
+    restart = max(int(np.argmax(is_correlated)), 1)  # leaves a step before the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _test_steps(np.concatenate(parts))
+    # Of a step before the restart and one after it.
     across = np.abs(joined.correlations[:restart, restart:])
     first, second = np.unravel_index(np.argmax(across), across.shape)
     if across[first, second] > 0.9:
         return (
             f"steps {first + 1} and {second + restart + 1} share their noise",
             f"The raw noise of the two steps has correlation {across[first, second]:.2f}: their difference "
-            "shows gradients.",
-            "make the generator once, and restore its state together with the step when training resumes",
+            "reveals gradients.",
+            "create the generator once, and restore both its state and the step when training resumes",
         )
     if joined.p_value > LEVEL:
         return (
             f"the noise's state is lost at step {restart + 1}",
-            "The noise before this step and the noise from it on are each as stated, but not correlated as "
-            "the strategy assumes: the accountant's sensitivity does not apply.",
+            "The noise before this step and the noise after it are each as stated, but not correlated with "
+            "each other as the strategy requires: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return (
         "noise of another strategy",
         f"After undoing the strategy, different steps are still correlated (p {whitened.p_value:.2g}).",
-        "compare the coefficients: is S meant or its inverse, and does training start with an empty state?",
+        "compare the coefficients: are they those of S or its inverse? Does training start with an empty "
+        "state?",
     )

@@ -16,11 +16,7 @@ _IGNORED = -100  # the label that losses for language models ignore, in torch an
 def read_columns(batch: Any) -> Columns:
     """Returns NumPy copies of the arrays in a batch, each of shape (rows, ...).
 
-    Args:
-      batch: arrays or tensors in dicts, lists or tuples.
-
-    Raises:
-      InputError: the batch is empty, or its arrays have different numbers of rows.
+    Raises InputError if there are no rows, or different numbers of rows, or values that are not numbers.
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves("batch", batch).values()))
     require(
@@ -44,17 +40,12 @@ def join(*batches: Columns) -> Columns:
 
 
 def take(columns: Columns, rows: Any) -> Columns:
-    """Returns the rows of a batch that a list of indices or a slice selects."""
+    """Returns some rows of a batch; `rows` is a list of indices or a slice."""
     return [column[rows] for column in columns]
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of a batch in which examples replace rows.
-
-    Args:
-      rows: the batch.
-      examples: the new example of each replaced row, as a batch of one row, keyed by row index.
-    """
+    """Returns a copy of `rows` in which examples, batches of one row, replace the rows with these indices."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -65,8 +56,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a factor.
 
-    If there are several arrays, the last has the labels. Integers, such as pixels, are clipped to their range
-    in `batch`.
+    If there are several arrays, the last one contains the labels, which are not scaled. Integers, such as
+    pixels, are clipped to their range in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
@@ -79,12 +70,12 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
-    """Returns examples that test the clipping of a step, each as a batch of one row, keyed by description.
+    """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the first and the last example of the batch, with their own and other labels, and with scaled
-    features.
+    They are the first and the last example of the batch, with their own and other labels, and all of these
+    with scaled features.
     """
-    # Keyed by content, because several factors may give the same example if integers are clipped.
+    # Keyed by content to omit equal examples, which several factors may give if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
@@ -104,10 +95,11 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, both of shape (1, ...), keyed by a description of the change.
 
-    They are the label of another example, a larger number, and for sequences of tokens only the first token.
+    They are another example's label, 1,000 times the label if it is a float, and the first token only if the
+    labels are padded sequences of tokens.
     """
     others = {}
-    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
+    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
     if np.any(differs):
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
@@ -120,10 +112,10 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
 
 
 def find_padding(labels: Array) -> int | None:
-    """Returns the token that pads labels to one length; None if they do not seem to be padded.
+    """Returns the token that pads all labels to the same length; None if they do not seem to be padded.
 
-    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise it must end
-    some label twice, and no label may have it before another token.
+    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, it must be
+    the last two tokens of some label, and in every label it must only be followed by itself.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None

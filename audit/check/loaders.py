@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check.trees import Array, Integers
-from audit.errors import InputError, describe_error, number, require, shown
+from audit.errors import InputError, describe_error, require, shown, whole_number
 
-MAX_BATCHES = 100_000  # of a pass that is read to the end
+MAX_BATCHES = 100_000  # of a pass that `claim` reads to its end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
 _NO_INDICES = (
-    "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
-    "the loader on range(n) instead of the data, to yield indices of examples"
+    "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
+    "build the loader on range(n) instead of the data to get indices"
 )
 
 
@@ -24,8 +24,8 @@ class DrawnPass(NamedTuple):
     """The batches of one pass over a loader.
 
     Attributes:
-      batches: the example indices of each batch.
-      is_whole: True if these are all batches of the pass.
+      batches: the example indices of each batch that was read.
+      is_whole: True if the pass has no other batches.
     """
 
     batches: list[Integers]
@@ -36,8 +36,8 @@ def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
-      loader: such a function; a torch or Opacus loader, whose batch sampler gives the indices; or an iterable
-        over batches of indices that can be iterated more than once.
+      loader: such a function; a torch or Opacus loader with a batch sampler that gives the indices; or an
+        iterable over batches of indices that can be iterated more than once.
 
     Raises:
       InputError: the loader is anything else.
@@ -54,16 +54,17 @@ def make_draw(loader: Any) -> Draw:
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
         not isinstance(sampler, Iterator),
-        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew",
+        f"`draw={shown(loader)}` can only be iterated once: give a function that creates it",
     )
     return functools.partial(_iterate, loader, sampler)
 
 
 def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
-    """Returns an iterator over a pass of the sampler.
+    """Returns an iterator over a pass of the loader's sampler.
 
-    We set the epoch to the seed, because DistributedSampler in torch would otherwise repeat its order.
+    We set the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
     """
+    # A batch sampler of torch wraps the sampler of single examples.
     for part in (loader, sampler, getattr(sampler, "sampler", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if callable(set_epoch):
@@ -72,9 +73,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def join_batches(draw: Draw, count: int) -> Draw:
-    """Wraps a function that returns a pass or a single batch as a function that always returns a pass.
+    """Returns a function that draws a pass, from one that draws a pass or a single batch.
 
-    If it returns single batches, a pass has `count` of them. Raises InputError if `draw` fails.
+    A pass then has `count` single batches, with different seeds. Raises InputError if `draw` fails.
     """
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
@@ -82,43 +83,31 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 
 def _is_single(given: Any) -> bool:
-    """Returns True if an array or list is a single batch of indices."""
+    """Returns True if the result of `draw` is a single batch of indices, not a pass."""
     if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
-        return hasattr(given, "dtype")  # an array is an empty batch
-    is_column = getattr(given, "shape", ())[1:] == (1,)  # as argwhere gives it
+        return hasattr(given, "dtype")  # an empty array is a batch, an empty list a pass
+    is_column = getattr(given, "shape", ())[1:] == (1,)  # as from np.argwhere
     return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples.
+    """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
 
-    Args:
-      loader: the loader.
-      examples: the stated number; None for the length of `loader.dataset`.
-
-    Raises:
-      InputError: the number is missing or out of range.
+    Raises InputError if the number is missing or out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
         require(hasattr(dataset, "__len__"), "`examples` is missing: give the size of the data set")
         examples = len(dataset)  # type: ignore[arg-type]
-    count = number("examples", examples, int)
-    require(2 <= count <= 10**9, f"`examples={count}`: give 2 to 1,000,000,000")
-    return count
+    return whole_number("examples", examples, 2, 10**9)
 
 
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
-    """Calls the user's function `draw` and returns its result.
+    """Returns the result of `call`, which calls the user's function `draw`.
 
-    Args:
-      call: the call.
-      where: the words after "failed" in the error message, such as " with seed 0".
-
-    Raises:
-      InputError: the function fails or exits.
+    Raises InputError if it fails or exits, with the words `where` after "failed", such as " with seed 0".
     """
     try:
         return call()
@@ -129,16 +118,10 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
-    """Returns the batches of one pass, or the first `most` of them.
+    """Returns the batches that `draw` gives for a seed, at most `most` of them.
 
-    Args:
-      draw: a function from a seed to the batches of a pass.
-      seed: the seed of the pass.
-      examples: the size of the data set.
-      most: the maximum number of batches to read.
-
-    Raises:
-      InputError: `draw` fails, or does not return indices of examples.
+    Raises InputError if `draw` fails, or does not return indices of the data set, which has this number of
+    examples.
     """
     drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
@@ -151,8 +134,8 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns up to `most` batches from the user's function; raises InputError unless they are indices."""
-    if not isinstance(given, Iterable):  # not `require`, since showing a whole pass takes long
+    """Reads up to `most` batches of the pass `given`; raises InputError unless they are indices."""
+    if not isinstance(given, Iterable):  # not `require`, because `shown` is slow for a whole pass
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
@@ -166,17 +149,17 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> Array:
-    """Returns a batch of any library as a NumPy array; a column or row becomes a vector.
+    """Returns a batch of any library as a NumPy array; a column or a row becomes a vector.
 
-    Raises InputError for parts of different shapes.
+    Raises InputError if its parts have different shapes.
     """
-    if hasattr(batch, "cpu"):  # a tensor of torch may be on a GPU
+    if hasattr(batch, "cpu"):  # a torch tensor, which may be on a GPU
         batch = batch.cpu()
     try:
         indices = np.asarray(batch)
     except ValueError as error:  # columns of different shapes, or rows of unequal length
         raise InputError(_NO_INDICES) from error
-    # argwhere and TensorFlow's `where` return a column of indices, and torch's TensorDataset a row.
+    # np.argwhere and tf.where return a column of indices, and torch's TensorDataset returns a row.
     if indices.ndim == 2 and 1 in indices.shape:
         return indices.ravel()
     return indices

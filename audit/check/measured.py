@@ -1,4 +1,4 @@
-"""The measurements of a step, for the report and the causes."""
+"""Measures a step, for the report and the causes."""
 
 import time
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from audit.check.report import LEVEL, find_rejected_tests
 
 _ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far): "
 _ALL_CLIPPED = (
-    "every example that was tried is clipped, which hides interactions: state a larger clipping norm, or let "
-    "the step take clipping_norm="
+    "every example tried is clipped, which hides interactions: state a larger clipping norm, or let the step "
+    "take clipping_norm="
 )
 
 
 class Phrases(NamedTuple):
-    """Parts of messages, in the terms of the library of the step.
+    """Parts of messages, in the terms of the step's array library.
 
     Attributes:
       gradient: how to return the private gradient.
-      clip: how to clip the whole gradient of an example.
-      generator: a generator for a seed.
-      random: a question about the cause of a random effect of an example, such as dropout.
+      clip: how to clip an example's whole gradient.
+      generator: how to create a random generator from a seed.
+      random: what may make an example's effect random, such as dropout.
     """
 
     gradient: str
@@ -40,7 +40,7 @@ _NUMPY = Phrases(
     clip="by one np.linalg.norm of each example's numbers",
     generator="np.random.default_rng(seed)",
 )
-_OF_LIBRARIES = {
+_PHRASES = {
     "torch": Phrases(
         gradient="return `p.grad` after clipping and noise, with learning_rate=1",
         clip="by Opacus, or vmap over grad and one norm of all tensors",
@@ -63,13 +63,13 @@ class Measured(NamedTuple):
       replay: the difference of two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if no noise is stated.
-      ties: how numbers of the noise agree (see `find_ties`).
-      hides_movements: why movements do not show sensitivity; otherwise "".
-      hides_noise: why the noise cannot be tested; otherwise "".
-      p_values: the p-values of the noise tests, by row and test; empty if the noise cannot be tested.
-      interaction: how far two parts of a batch together move the step differently from their sum, a Movement;
-        or the reason why it is unknown.
-      rejected: the names of the rejected noise tests by row; empty if the noise cannot be tested.
+      ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
+      hides_movements: the reason why movements do not show sensitivity; "" if they do.
+      hides_noise: the reason why the noise cannot be tested; "" if it can.
+      p_values: the p-values of the noise tests, by row and test; empty if it cannot.
+      interaction: the movement by two parts of a batch together minus the sum of their separate movements; or
+        the reason why it is unknown.
+      rejected: the names of the rejected noise tests, by row.
     """
 
     probe: StepProbe
@@ -85,20 +85,21 @@ class Measured(NamedTuple):
 
     @property
     def phrases(self) -> Phrases:
-        """Parts of messages, in the terms of the library of the parameters."""
-        return _OF_LIBRARIES.get(self.probe.library, _NUMPY)
+        """The phrases for the parameters' library."""
+        return _PHRASES.get(self.probe.library, _NUMPY)
 
     @property
     def replays(self) -> bool:
         """True if two calls with the same seed give the same parameters."""
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # both may overflow
+        # The tolerance of a huge difference may be infinite.
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)
 
     @property
     def replays_like_noise(self) -> bool:
         """True if two calls with the same seed differ like two draws of the noise.
 
-        Each parameter then differs by sqrt(2) sigma. The norm of many normal numbers has standard deviation
-        sigma, and 3.3 standard deviations give a test at level 0.001.
+        The difference has standard deviation sqrt(2) sigma in each trained parameter, and its norm has one of
+        about sigma. We test at level 0.001, 3.3 standard deviations.
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
@@ -112,7 +113,7 @@ class Measured(NamedTuple):
 
     @property
     def largest(self) -> str:
-        """The largest movement in words, in total and in the first eight layers."""
+        """The largest movement, in words: in total and in each of the first eight layers."""
         example, movement = self.tried.largest
         layers = zip(self.probe.layer_names[:8], movement.layer_norms, strict=False)
         by_layer = ", ".join(f"{name} {norm:.3g}" for name, norm in layers)
@@ -123,30 +124,24 @@ class Measured(NamedTuple):
 
     @property
     def related(self) -> list[str]:
-        """The rejected tests of independence within a step."""
+        """The names of the rejected tests for independence between parameters of one step."""
         return [name for name in self.rejected["independence"] if name != CONSECUTIVE]
 
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of the first four of the layers with these indices."""
+        """Returns the names of the layers with these indices, at most four."""
         return ", ".join(self.probe.layer_names[i] for i in layers[:4])
 
 
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
     """Replays a step, tries examples, draws its noise, and tests the noise.
 
-    Args:
-      probe: the step.
-      seeds: the number of draws of the noise; None for the default.
-      tell: a function to call with lines on the progress.
-
-    Raises:
-      RefusedError: the step fails on the given batch.
+    `seeds` is the number of noise draws, or None for the default. `tell` gets progress lines. Raises
+    RefusedError if the step fails on the given batch.
     """
-    # The probe has already called the step, so this excludes compilation.
     began = time.perf_counter()
-    again = probe.run(probe.rows, 0)
+    again = probe.run(probe.rows, 0)  # compiled already, by the probe's first call
     seconds = time.perf_counter() - began
-    # About 50 examples are tried, and 250 seeds.
+    # A check takes about 300 steps: 50 for examples and 250 for seeds.
     tell(
         f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
         "compiled)"
@@ -173,11 +168,9 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns why movements do not show sensitivity, and why the noise cannot be tested, or "" for each.
+    """Returns the reason why movements do not show sensitivity, and the reason why noise cannot be tested.
 
-    Args:
-      m: the measurements.
-      effect: how another seed changes the effect of an example.
+    A reason is "" if there is none. `effect` is that of the seed on exchanging two examples.
     """
     hides_noise = ""
     if not m.drawn:
@@ -185,7 +178,7 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     elif m.drawn.given.not_finite:
         hides_noise = "the step is not finite at some seeds"
     elif not (m.replays or m.replays_like_noise):
-        # It may be an optimizer with running means, which rescale the noise too.
+        # The state may be running means of an optimizer, which also rescale the noise.
         hides_noise = "the step keeps state, which hides it"
     if m.replays and m.drawn and m.drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
@@ -193,22 +186,23 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
-            f"noisy sum; with Adam {m.phrases.gradient}. Or the effect of an example depends on the seed: "
+            f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
             f"{m.phrases.random}"
         )
         return reason, hides_noise or reason
     if m.replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", hides_noise
     if not m.replays or effect.excess > 0:
-        return "other noise, at every call or by the batch, hides it", hides_noise
+        return "noise that changes with every call or with the batch hides it", hides_noise
     return "", hides_noise
 
 
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    We do not compare other batches if an operation after the noise changes only large sums: then the seed
-    changes the effect of an example in larger batches, but not in the given one.
+    If only the noise at larger batches differs, the cause may be an operation after the noise that only
+    changes large sums, such as a projection. The seed then changes an example's effect at these batches, but
+    not at the given one. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -222,22 +216,23 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 
 
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if dropout or an operation after the noise causes the effect of a seed.
+    """Returns True if a seed changes an example's effect by dropout or by an operation after the noise.
 
-    Other causes are noise that is scaled by an example, or drawn for each part of a batch. The latter is more
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is more
     noise than stated, and has no effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False
     first_row = examples.take(m.probe.rows, [0])
-    has_no_effect = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
-    return not (has_no_effect and m.drawn and m.drawn.given.deviation > 1.1)
+    needs_several_rows = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
+    has_more_noise = m.drawn and m.drawn.given.deviation > 1.1
+    return not (needs_several_rows and has_more_noise)
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Returns how far two parts of a batch differ from their sum, or the reason why this is unknown.
+    """Measures `interaction` (see `Measured`).
 
-    If every example is clipped, we use a larger clipping norm.
+    If every example is clipped, which hides interactions, we use a larger clipping norm if we can.
     """
     norms = m.tried.collect("norm")
     is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE

@@ -1,7 +1,7 @@
-"""Statistical tests of the noise of a step over many seeds.
+"""Statistical tests of a step's noise over many seeds.
 
-Noise is in units of the stated standard deviation eta sigma C / B. We subtract its mean over n seeds, which
-leaves n - 1 degrees of freedom per parameter.
+The unit of noise is its stated standard deviation, eta sigma C / B (learning rate, noise multiplier, clipping
+norm, batch size). We subtract the mean over n seeds, which leaves n - 1 degrees of freedom per parameter.
 """
 
 import math
@@ -15,34 +15,36 @@ from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.trees import Columns, Integers, Mask, Vector
 
+# Other batches than the given one.
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
+# Names of tests.
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
+# Results of `find_ties`.
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
 CLAMPED_SUM = "at ends of the sum"
 
-OTHER_ROWS = (
-    "independence",
-    "shape",
-    "noise and data",
-    "empty batch",
-)  # of the report, after "noise"
-_MIN_DEVIATION = 0.01  # times the stated one: a parameter with less has no noise
+# Rows of the report after "noise".
+OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
+_MIN_DEVIATION = 0.01  # a smaller deviation, in stated deviations, counts as no noise
+_MIN_TIES = 30  # ties beyond chance that show repeated values
+_MAX_SHARED = 0.15  # of the ties that another batch adds, unless the sum is on the grid
 
 
 class StepNoise(NamedTuple):
-    """The steps of n seeds at one batch, in k of the parameters.
+    """Steps with n seeds at one batch, stored for k of the parameters.
 
     Attributes:
-      draws: (n, k) the change of the parameters by the step, in stated deviations.
+      draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that do not depend on the seed.
+      silent: (layers,) the number of parameters that do not depend on the seed, although their rounding is
+        fine.
       not_finite: the number of draws with NaN or infinity in any parameter.
     """
 
@@ -54,13 +56,13 @@ class StepNoise(NamedTuple):
 
     @property
     def deviation(self) -> Any:
-        """The standard deviation over all trained layers; NaN if rounding hides all parameters."""
+        """The noise's standard deviation over all trained layers; NaN if rounding hides all parameters."""
         return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
 
     @property
     def values(self) -> Vector:
-        """(n, k) The draws less their mean over seeds, exactly 0 if all draws are equal."""
-        noise = self.draws - self.draws[0]
+        """(n, k) The draws minus their mean over seeds."""
+        noise = self.draws - self.draws[0]  # exactly 0 if all draws are equal
         return np.asarray(noise - noise.mean(axis=0))
 
 
@@ -70,11 +72,11 @@ class DrawnNoise(NamedTuple):
     Attributes:
       probe: the step.
       layer: (k,) the layer index of each parameter.
-      rounding: (k,) the largest distance between neighbouring floating-point numbers that a draw may reach,
-        in stated deviations.
+      rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
+        deviations.
       given: the noise at the given batch.
       others: the noise at other batches, by name.
-      refused: the errors of the step, by name of the rejected batch.
+      refused: the step's error for each batch that it rejects, by name.
     """
 
     probe: StepProbe
@@ -86,9 +88,9 @@ class DrawnNoise(NamedTuple):
 
     @property
     def tolerance(self) -> float:
-        """The relative error of a deviation that rounding may cause.
+        """The largest relative error of a deviation due to rounding.
 
-        Four spacings leave room for rounding each factor of the noise, such as sigma C, eta and 1 / B.
+        Four spacings cover the rounding of each factor of the noise, such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
 
@@ -98,9 +100,9 @@ class DrawnNoise(NamedTuple):
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise at the given batch, of shape (n, numbers) for n seeds, by group of parameters.
+        """Returns the noise at the given batch by group, of shape (n, p) for n seeds and p parameters.
 
-        The groups are all noisy parameters, and those of each layer with several.
+        The groups are all parameters with noise, and those of each layer that has at least two.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -110,19 +112,21 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if a step moves all parameters equally far on every batch, like Adam at first."""
-        edges = []
+        """Returns True if parameters that move do so equally far on every batch, as in Adam's first step.
+
+        We ignore 5% at each end, since Adam moves a parameter less if its gradient is near 0.
+        """
+        quantiles = []
         for noise in (self.given, *self.others.values()):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
-                # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
-                edges += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # Two edges are those of a single batch.
-        return len(edges) > 2 and bool(np.max(edges) < 1.15 * np.min(edges))
+                quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
+        # Two quantiles, of a single batch, show too little. We allow differences up to 15%.
+        return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns other batches at which the noise must have the same deviation, by name."""
+    """Returns batches at which the noise must have the same deviation as at the batch `rows`, by name."""
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
@@ -134,40 +138,35 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    Args:
-      probe: the step.
-      seeds: the number of draws at the given batch; None for as many as the tests need, in 20 seconds.
-      seconds: the time of a draw.
-
-    Raises:
-      RefusedError: the step fails on the given batch.
+    The number of seeds at the given batch is `seeds`, or None for as many as the tests need and 20 seconds
+    allow if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
     """
-    # By default a layer gets 320 degrees of freedom, one for each seed and parameter, and all layers 20,000.
+    # Each seed gives a parameter one degree of freedom. We want 320 for a layer and 20,000 for all layers, by
+    # 64 to 2,000 seeds in at most 20 seconds; 12 seeds are the minimum.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out parameters with coarse rounding, which the tests would detect. We select them by the
-    # rounding at the farthest value that noise may reach, because selecting by drawn values would remove the
-    # tails of the noise. Noise that is much larger than stated allows coarser rounding.
+    # We leave out parameters with coarse rounding, which the tests would detect. We use the rounding at a
+    # distance of six deviations, because selecting by drawn values would remove the noise's tails. Noise that
+    # is much larger than stated allows coarser rounding.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
-    # To bound the memory, only the first parameters of each layer are stored, about 60,000 in all.
+    # To bound the memory, we store only the first parameters of each layer, about 60,000 in all.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, as if training counted its steps. They depend on the step, because fixed
-    # seeds would report a chance correlation of a generator for every step.
+    # The seeds are consecutive, like step numbers. The first depends on the step: at fixed seeds, a chance
+    # correlation of a generator would fail every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # Noise at other batches is only compared with the given one, so fewer draws suffice. Their seeds differ,
-    # since the comparison assumes independent draws.
+    # To compare noise at other batches, fewer draws suffice. They must be independent, so their seeds differ.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
@@ -183,14 +182,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _draw_at(
     probe: StepProbe, rows: Columns, seeds: range, is_fine: Mask, is_kept: Mask
 ) -> StepNoise:
-    """Takes steps at a batch with different seeds, and measures how their noise differs.
+    """Takes steps at the batch `rows` with these seeds, and measures their noise.
 
-    Args:
-      probe: the step.
-      rows: the batch.
-      seeds: the seeds.
-      is_fine: (p,) True for parameters with rounding so fine that noise changes them at every seed.
-      is_kept: (p,) True for parameters whose draws are stored.
+    `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
+    seed, and `is_kept` (p,) for those whose draws are stored.
     """
     reference = probe.run(rows, 0)
     differs = np.zeros(probe.start.size, bool)
@@ -212,12 +207,12 @@ def _draw_at(
 
 
 def row_of(batch: str) -> str:
-    """Returns the row of the report that tests the noise at another batch."""
+    """Returns the report row that shows the noise at this batch, one of those from `make_batches`."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
 def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
-    """Returns the p-values of all noise tests, by row of the report and test.
+    """Returns the p-values of all noise tests, by report row and test.
 
     If fewer than two parameters have noise, only the deviations are tested.
     """
@@ -229,22 +224,22 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
         for batch, noise in drawn.others.items():
-            if not noise.not_finite:  # otherwise that is a finding, which needs no test
+            if not noise.not_finite:  # NaN and infinity are findings without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
 
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
-    """Tests that the noise of a group of parameters, (n, p), is normal, and that its norm varies accordingly.
+    """Tests whether a group's noise (n, p) is normal, and its norm varies like that of normal noise.
 
-    For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
-    2 / 9p (Wilson and Hilferty, 1931).
+    For p independent normal numbers, the cube root of the squared norm divided by its mean is about normal
+    with variance 2 / (9 p) (Wilson and Hilferty, 1931).
     """
     p_values = {}
     seeds, size = values.shape
-    if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
+    if name == ALL_LAYERS and values.size >= 1000:  # the test needs this many numbers
         p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
-    if size >= 8:  # the power 1/3 of fewer numbers is not normal
+    if size >= 8:  # the cube root is less normal with fewer parameters
         squares = np.sum(values**2, axis=1)
         roots = np.cbrt(squares / np.mean(squares))
         ratio = np.var(roots, ddof=1) * 9 * size / 2
@@ -253,74 +248,69 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
 
 
 def _test_variance(ratio: Any, seeds: int) -> float:
-    """Returns the p-value of a variance over seeds, divided by its value under the null hypothesis."""
-    freedom = seeds - 2  # without the mean, and the deviation by which numbers are divided
+    """Returns the p-value of the ratio of a variance over seeds to its value under the null hypothesis."""
+    freedom = seeds - 2  # the numbers were centered, and divided by their deviation
     return float(compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio))
 
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise has the stated deviation, in each trained layer and in total."""
+    """Tests whether the noise has the stated deviation, in each trained layer and in all of them together.
+
+    The sum of squares has a chi-square distribution. Rounding may change it by the tolerance.
+    """
     freedom = drawn.given.freedom
     squares = drawn.given.deviations**2 * freedom
     trained = np.flatnonzero(freedom)
-    groups: dict[str, Any] = {drawn.probe.layer_names[i]: i for i in trained}
-    groups[ALL_LAYERS] = trained
-    p_values = {}
-    for name, layers in groups.items():
-        law = stats.chi2(np.sum(freedom[layers]))
-        total = np.sum(squares[layers])
-        least = total / (1 + drawn.tolerance) ** 2
-        most = total / (1 - drawn.tolerance) ** 2
-        p_values[name] = compute_two_sided_p_value(law, least, most)
-    return p_values
+    names = [*np.array(drawn.probe.layer_names)[trained].tolist(), ALL_LAYERS]
+    sums = np.append(squares[trained], np.sum(squares))
+    law = stats.chi2(np.append(freedom[trained], np.sum(freedom)))
+    smallest = sums / (1 + drawn.tolerance) ** 2
+    largest = sums / (1 - drawn.tolerance) ** 2
+    return dict(zip(names, compute_two_sided_p_value(law, smallest, largest), strict=True))
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests that the noise is as large at another batch, with an F-test in each noisy layer (Bonferroni)."""
+    """Tests whether the noise is equally large at another batch: an F-test per noisy layer, Bonferroni."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
-    quotient = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
-    # Rounding may change both deviations by the tolerance. Each tail gets the quotient farther from it.
-    slack = (1 + 2 * drawn.tolerance) ** 2
+    variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
+    slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
-    p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
+    p_values = compute_two_sided_p_value(law, variance_ratio / slack, variance_ratio * slack)
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests that the noise of a group, (n, p), is uncorrelated between consecutive seeds and parameters."""
+    """Tests whether a group's noise (n, p) is correlated between parameters or consecutive seeds."""
     p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
     if name == ALL_LAYERS:
-        # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
-        # distribution of a correlation makes its test conservative.
+        # Subtracting the mean over seeds gives two seeds the correlation -1 / (seeds - 1). We treat the
+        # estimated correlation as normal, which is conservative.
         correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
         deviations = np.abs(correlation) * np.sqrt((seeds - 2) * size)
         p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
     p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
-    # The variance of the sum of independent numbers is the sum of their variances.
+    # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
     p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
     return p_values
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
-    """Returns the p-value of the null hypothesis that numbers are independent, by their covariances.
+    """Returns the p-value of a test for covariance between the parameters.
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
-    tr(S^2), which is smallest for independent numbers. Shared draws increase it, whatever their positions and
-    signs.
-
-    Args:
-      noise: (n, numbers) the noise, with variance 1 in every number.
+    tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
+    draws increase it, whatever their positions and signs. `noise` (n, p) has variance 1 in every parameter.
     """
     half = min(len(noise) // 2, 500)  # bounds the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Given the first half, the statistic is a sum of chi-squares with half - 1 degrees of freedom each,
-    # weighted by the eigenvalues of the first half's matrix of products. Satterthwaite's approximation is a
-    # single scaled chi-square with the same mean and variance.
+    # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
+    # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
+    # scaled chi-square variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
@@ -331,11 +321,9 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     """Returns two-sided p-values: twice the smaller tail probability, at most 1.
 
     Args:
-      distribution: the null distribution of the statistics, from scipy.stats.
-      above: the statistics to compare with the upper tail; if rounding makes them uncertain, their smallest
-        values.
-      below: the statistics to compare with the lower tail, or their largest values; None if they equal
-        `above`.
+      distribution: the null distribution, from scipy.stats.
+      above: the statistics for the upper tail; their smallest values if rounding makes them uncertain.
+      below: the statistics for the lower tail, or their largest values; None if they equal `above`.
     """
     if below is None:
         below = above
@@ -343,59 +331,61 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
 
 def find_ties(drawn: DrawnNoise) -> str:
-    """Finds numbers of the noise that agree between seeds more often than chance and rounding explain.
+    """Finds noise that agrees (ties) at different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely agrees, unlike noise on a grid or clamped noise. If the noisy sum is rounded or
-    clamped instead, draws at another batch also agree with these values, and the noise may be correct.
+    Continuous noise rarely agrees, unlike clamped noise or noise on a grid. If the step rounds or clamps the
+    noisy sum instead, draws at another batch have the same values. Then the noise may be correct.
 
     Returns:
-      AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at
-      one value of each parameter, as if noise is sometimes missing; GRID if they agree elsewhere;
+      AT_ENDS if most ties are at a parameter's smallest and largest values, as for clamped noise; AT_ONE if
+      they are at one value of each parameter, as if noise is sometimes missing; GRID if they are elsewhere;
       CLAMPED_SUM if the noisy sum is clamped; otherwise "".
     """
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
-    seeds, numbers = draws.shape
-    # Two draws agree if they are neighbours in the floating-point type of the parameter, or closer than
-    # errors of float64 arithmetic.
+    seeds, size = draws.shape
+    # Two draws tie if they are one floating-point spacing apart, not two; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     is_tie = _mark_ties(draws, tolerances)
     count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
-    num_at_ends -= 2 * numbers  # the ends themselves
-    # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
-    # 1 / sqrt(4 pi) over the deviation. A generator of float32 repeats a number with probability 2^-22.
+    num_at_ends -= 2 * size  # the ends themselves
+    # Two draws tie by chance if their difference is within the tolerance: its density at 0 is 1 / sqrt(4 pi)
+    # over the deviation. A float32 generator repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
-    # The number of values at which draws agree, over all parameters.
+    # A run of neighbouring ties is one value that several draws share.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
+    # Clamped noise has few draws at the ends, but noise with two values has all draws there. A Poisson number
+    # of ties exceeds three times its mean plus 4 with a probability below 1e-4.
+    is_clamped = 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count
     kind = GRID
-    # Noise with two values has most draws at an end, and clamped noise has few.
-    if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+    if is_clamped:
         kind = AT_ENDS
-    elif count < 3 * expected + 30:
+    elif count < 3 * expected + _MIN_TIES:
         return ""
-    elif num_values < 1.5 * numbers:
+    elif num_values < 1.5 * size:  # about one value for each parameter, and not two
         kind = AT_ONE
 
-    # With only one batch, we assume that the sum is rounded or clamped, since the noise may be correct.
+    # Draws at another batch add ties among themselves, and ties shared with the given batch. Without another
+    # batch, we assume that the sum is rounded or clamped, not the noise.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
     shared = added - np.count_nonzero(_mark_ties(other, tolerances))
-    if shared <= 0.15 * added:
+    if shared <= _MAX_SHARED * added:
         return kind
     return CLAMPED_SUM if kind == AT_ENDS else ""
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
-    """Returns whether sorted draws (n, numbers) agree with the next smaller one, shape (n - 1, numbers)."""
+    """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
     return np.asarray(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
-    """Returns how many seeds repeat the noise of another seed exactly; 0 if chance may explain them."""
+    """Returns how many seeds repeat another seed's noise exactly; 0 if that may be chance."""
     values = drawn.given.values
-    # A few numbers may repeat by chance in a type of 16 bits.
+    # In a 16-bit type, fewer than eight numbers may all repeat by chance.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

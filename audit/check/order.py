@@ -1,7 +1,7 @@
 """Tests whether the order of examples is uniform, and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. We ignore the order within a batch, and treat omitted examples as a last batch.
+the observed sizes. We ignore the order within a batch, and treat omitted examples as one more batch.
 """
 
 import math
@@ -24,9 +24,9 @@ class OrderTest(NamedTuple):
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
       is_once: True if each pass uses an example at most once.
-      is_whole: True if no pass has more batches than it should.
+      is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are the same.
-      is_even: True if no batch has more examples than all examples divided by the number of batches.
+      is_even: True if no batch is larger than the examples divided by the batches.
       p_value: the p-value of a uniform order, from all tests together (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -42,7 +42,7 @@ class OrderTest(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The p-value of a test (above 1 if a union bound is loose), and a sentence about the observation."""
+    """The p-value of a test (above 1 if a union bound is loose), and the observation as a sentence."""
 
     p_value: float
     sentence: str
@@ -54,19 +54,18 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     Args:
       draw: a function from a seed to the batches of a pass.
       examples: the size of the data set.
-      batches: the number of batches per pass, at least 2; additional batches are not read.
-      sizes_vary: True if every example should draw its batch independently (balls in bins).
+      batches: the number of batches to read per pass, at least 2.
+      sizes_vary: True to test whether each example is in an independent, random batch (balls in bins).
 
     Raises:
       InputError: `draw` fails, or does not return indices of the data set.
     """
-    # At least as many passes as show a single example that is always in one batch, with p-value 1e-6. More
-    # are drawn if that is cheap: up to 64 with four million examples and 20,000 batches in all.
+    # In `least` passes, one example that is always in the same batch has p-value 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
-    # (passes, examples) the index of the batch of an example; examples left out are in a last batch.
+    # (passes, examples) the batch index of each example; omitted examples have the index `batches`.
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
     for i, drawn in enumerate(passes):
@@ -90,7 +89,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
 
 def choose_neighbours(examples: int) -> Integers:
-    """Returns the indices of about 1500 examples in pairs of neighbours, or of all examples if fewer."""
+    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer."""
     first = np.linspace(0, examples - 2, 750).astype(int)
     return np.unique([first, first + 1])
 
@@ -103,9 +102,9 @@ def examine_pairs(
     Args:
       together: (n, n) how often two examples occur together.
       examples: (n,) the indices of the examples.
-      rate: the probability that two examples occur together in a group, under the null hypothesis.
-      groups: the name of the groups, "batches" or "passes".
-      count: the number of groups.
+      rate: the probability of this in a batch or pass, under the null hypothesis.
+      groups: "batches" or "passes".
+      count: their number.
     """
     pairs = np.triu(together, 1)
     most = int(pairs.max())
@@ -117,10 +116,14 @@ def examine_pairs(
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
-    """Tests how often an example is in the same batch, ignoring passes that omit it."""
+    """Tests the example that is in the same batch most often, with a union bound over examples and batches.
+
+    `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
+    it. `sizes` (passes, batches) has the sizes of the batches.
+    """
     passes, examples = steps.shape
     batches = sizes.shape[1]
-    # A number for each pair of a batch and an example.
+    # One number for each pair of a batch and an example.
     pairs = steps.astype(np.int64) * examples + np.arange(examples)
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
@@ -131,33 +134,31 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests whether the batch of an example depends on its position in the data, by chi-square."""
+    """Tests by chi-square whether the batch of an example depends on its place in the data."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
-    # In each pass both margins are fixed, which multiplies the statistic's mean by examples / (examples - 1).
+    # Each pass has fixed margins, which multiplies the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = stats.chi2.sf(statistic, max(result.dof, 1))
     return Observation(p_value, "When an example comes depends on its place in the data.")
 
 
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
-    """Tests whether sizes vary like those of examples that draw their batches independently."""
+    """Tests whether sizes (passes, batches) vary as if examples were put into batches independently."""
     expected = examples / sizes.shape[1]
-    law = stats.chi2(sizes.size - len(sizes))
+    law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
     return Observation(p_value, "Sizes vary more or less than those of balls in bins.")
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
-    """Tests how often some examples occur together: the closest pair, and all of their pairs.
+    """Tests how often examples are in the same batch: the pair that is together most often, and all pairs.
 
-    The statistic of all pairs sums, over pairs of examples and pairs of passes, the products of centered
-    indicators that the examples are together. It is scaled to the mean and deviation of a chi-square law.
-
-    Args:
-      steps: (passes, examples) the batch number of each example in each pass.
+    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs sums the
+    products of centered x in two passes, over pairs of passes and pairs of about 1,500 examples. It is scaled
+    to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -170,12 +171,14 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
-    # The statistic needs about 1,000 pairs that occur together twice, and batches smaller than a pass.
+    # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
     if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
+    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
+    # The chi-square distribution with the same skewness.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

@@ -1,6 +1,6 @@
 """Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors.
 
-Movements are in units of eta C / B, the limit for a single example.
+Movements are in units of eta C / B (learning rate, clipping norm, batch size), the limit for an example.
 """
 
 import copy
@@ -16,7 +16,7 @@ from audit.check.trees import Columns, Mask, Vector
 from audit.errors import InputError, describe_error, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
-_RETURN = "return the parameters' own tree"
+_RETURN = "return a tree like that of the parameters"
 
 
 class StepSettings(NamedTuple):
@@ -31,7 +31,7 @@ class StepSettings(NamedTuple):
         """Returns the numbers as floats; raises InputError if one is out of range or not a number."""
         for name, value in self._asdict().items():
             stated = number(name, value, float)
-            # Squares of products and quotients of four such numbers are within float64's range.
+            # In this range, squares of products and quotients of the four numbers do not overflow in float64.
             is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
             require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
         return StepSettings(*map(float, self))
@@ -75,29 +75,29 @@ class RefusedError(Exception):
 class StepProbe:
     """A step as a function from a batch and a seed to the parameters after the step.
 
-    The parameters are one float64 vector (p,) of all layers. A layer is a non-empty floating-point array
-    among the parameters.
+    The parameters are a float64 vector (p,) of all layers. A layer is a non-empty floating-point array in the
+    user's parameter tree.
 
     Attributes:
       step: the user's function.
       settings: the stated numbers.
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
-      sizes, dimensions: (layers,) the number of parameters and of axes of each layer.
+      sizes, dimensions: (layers,) each layer's number of parameters and number of axes.
       library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
-      spacings: (p,) the machine epsilon of the floating-point type of each returned parameter.
-      is_trained: (p,) True for parameters that some step so far has moved differently from `base`.
+      spacings: (p,) the machine epsilon of each returned parameter's floating-point type.
+      is_trained: (p,) True for parameters that have differed from `base` after some step.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
         """Runs the step once, on the given batch with seed 0.
 
         Raises:
-          InputError: parameters, batch or step have the wrong type, or the step does not return the
-            parameters.
+          InputError: the parameters, the batch or the step have the wrong type, or the step does not return
+            the parameters.
           RefusedError: the step fails on the given batch.
         """
         require(
@@ -127,10 +127,10 @@ class StepProbe:
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
-        self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
+        self.is_trained = np.zeros(self.start.size, bool)
 
     def run(self, rows: Columns, seed: int) -> Vector:
-        """Returns the parameters, of shape (p,), after a step on a batch; updates `is_trained`.
+        """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
 
         Raises:
           InputError: the step does not return the parameters.
@@ -146,13 +146,13 @@ class StepProbe:
         return np.asarray(self.sum_layers(self.is_trained) > 0)
 
     def sum_layers(self, values: Any) -> Any:
-        """Returns the sums over each layer of an array of shape (p,), as an array of shape (layers,)."""
+        """Returns each layer's sum of an array (p,), of shape (layers,)."""
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Returns the arrays from a step on a batch, by path; raises the errors of `run`.
+        """Takes a step on the batch `rows`, and returns its arrays by path; raises the errors of `run`.
 
-        The step gets copies of the parameters, which it may change in place or donate.
+        The step gets copies of the parameters, since it may change them in place or donate them to JAX.
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
@@ -177,7 +177,7 @@ class StepProbe:
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers of a step's result as a vector (p,); raises InputError if they differ."""
+        """Returns the layers of a step's result as a vector (p,); raises InputError if they do not fit."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
@@ -186,7 +186,7 @@ class StepProbe:
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
-        """Returns a probe of the step with 100 times the clipping norm and noise.
+        """Returns a probe with 100 C instead of C, which also scales the noise.
 
         Returns None if the step does not take `clipping_norm`, or ignores it.
         """
@@ -200,7 +200,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with some attributes replaced, such as `start`, and with a new `base`.
+        """Returns a probe with some attributes replaced, such as `start`, and the `base` that they give.
 
         Raises:
           RefusedError: the step fails.
@@ -213,19 +213,18 @@ class StepProbe:
     def measure(
         self, added: list[Vector], subtracted: list[Vector], rows: Columns, factor: float = 1.0
     ) -> Movement:
-        """Measures the norm of a difference of steps, in eta C / B, without the effect of rounding.
+        """Measures factor * (sum of `added` - sum of `subtracted`), corrected for rounding.
 
         Args:
-          added: one or two parameter vectors after steps, of shape (p,).
+          added: one or two vectors (p,) of parameters after steps.
           subtracted: the same number of vectors.
           rows: the batch of the first step in `subtracted`.
-          factor: a factor of the difference.
+          factor: the factor.
 
         Returns:
-          The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a margin. The error depends on the true norm: for two steps we take the
-          measured norm, or 1 if that is larger; for four steps 0, as in a correct step. If the difference is
-          not finite, the norm is infinite and the tolerance 0.
+          The movement. Its tolerance is the change of the norm if its square changes by six standard
+          deviations of the rounding error, plus a margin. If the difference is not finite, the norm is
+          infinite and the tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -234,43 +233,40 @@ class StepProbe:
         if not np.all(np.isfinite(squares)):
             return Movement(np.inf, 0.0, layer_norms, vector)
 
-        # The norm without the variance of the rounding errors: each is uniform over a spacing h, with
-        # variance h^2 / 12.
+        # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
+        # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        around = max(norm, 1.0) if steps == 2 else 0.0  # the norm for the error
-        # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
-        # all of v where the error is largest.
-        deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
-        tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        # A margin for other rounding, 5e-4 for two steps and four times as much for four steps. The last term
-        # is for the norms that the step computes to clip.
+        # The error depends on the true norm. For two steps, we take the measured norm, but at least C. For
+        # four steps (an interaction), we take 0, as in a correct step.
+        true_norm = max(norm, 1.0) if steps == 2 else 0.0
+        # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e, if all of v is in the
+        # parameter with the largest error.
+        deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
+        tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
+        # A margin for other rounding, and one for the rounding of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
-        """Returns the effective rounding of each parameter by a step, of shape (p,), in eta C / B.
+        """Returns the effective spacing to which a step rounds each parameter, of shape (p,), in eta C / B.
 
         A step rounds the update several times, and then the updated parameters. We treat these roundings as
-        independent, so the effective spacing is the root of the sum of squared spacings. Layers that no step
-        moves are not rounded.
-
-        Args:
-          after: (p,) the parameters after the step.
-          rows: its batch; each example adds a rounding.
+        independent, so the effective spacing is the root of the sum of squared spacings. Layers that do not
+        move are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
         """
         update = after - self.start
-        # A step may return the private gradient instead of the parameters. A layer that is nearer to 0 than
-        # to its start is such a gradient, which is the update.
+        # A step may return the private gradient instead of the parameters. We assume this in layers that are
+        # closer to 0 than to their start. The update is then the gradient.
         is_gradient = self.sum_layers(after**2) < self.sum_layers(update**2)
         update = np.where(is_gradient[self.layer], after, update)
-        # The update is rounded to float32 at best: one rounding for each example that is summed, and four
-        # more for the few operations on the sum, such as adding noise and dividing by B.
+        # We assume that updates are rounded to float32 or coarser: once for each example, and four more times
+        # by operations on the sum, such as adding noise and dividing by B.
         update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
         result_spacings = trees.compute_ulp(after, self.spacings)
         count = 4 + len(rows[0])
         rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
         is_moved = after != self.start
-        if self.settings.noise_multiplier:  # noise moves all parameters of a trained layer
+        if self.settings.noise_multiplier:  # then all parameters of a trained layer move
             is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
         return np.where(is_moved, rounding, 0)

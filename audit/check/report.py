@@ -17,7 +17,7 @@ PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
 LEVEL = 0.001  # the family-wise error rate of all statistical tests of a report
-_COLUMNS = 80
+_WIDTH = 80  # characters per line
 _INDENT = 35  # the width of the columns "check" and "result"
 _LIBRARIES = ("numpy", "jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
@@ -26,9 +26,9 @@ class Check(NamedTuple):
     """A row of the report.
 
     Attributes:
-      name: the name of the row.
+      name: its name.
       result: PASSED, FAILED or UNTRIED.
-      seen: the names of the bugs and the measurements, or the reason why the check could not run.
+      seen: the names of the bugs, and the measurements or the reason why the check could not run.
     """
 
     name: str
@@ -58,7 +58,7 @@ class CheckOutcome(NamedTuple):
     Attributes:
       text: the measurements, or the reason why the check could not run.
       tried: True if the check could run.
-      findings: the bugs. With statistical tests, they are only reported if a test is rejected.
+      findings: the bugs. If the check has statistical tests, they are only reported if one rejects.
       p_values: the p-values of the statistical tests, by name.
       figures: the measurements for JSON and pictures.
     """
@@ -77,16 +77,16 @@ class FindingsError(AssertionError):
 class CheckReport(NamedTuple):
     """The report on a step, batches, the noise of many steps or a claimed epsilon.
 
-    `str` gives a table of the checks, and the bugs.
+    `str` returns a table of the checks, followed by the bugs.
 
     Attributes:
       subject: "step", "batches", "noise" or "accounting".
       checks: the rows of the table.
       findings: the bugs.
-      needed: the names of the checks that must run for the subject to pass.
-      p_values: the p-values of the statistical tests, before Holm's correction, by row and test.
+      needed: the names of the rows that must run for the subject to pass.
+      p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
-      provenance: the date, the code, versions and stated numbers.
+      provenance: the date, the code's location, stated numbers and versions.
     """
 
     subject: str
@@ -115,12 +115,7 @@ class CheckReport(NamedTuple):
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with the date, versions, the location of the user's code and the stated numbers.
-
-        Args:
-          code: the user's step or loader; None if there is none.
-          stated: the stated numbers, by name.
-        """
+        """Returns the report with its provenance: the user's `code`, if any, and the stated numbers."""
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         if hasattr(code, "__code__"):
             line = f"line {code.__code__.co_firstlineno}"
@@ -155,7 +150,7 @@ class CheckReport(NamedTuple):
 
     def page(self, path: str | Path) -> Path:
         """Writes the report as an HTML page, with pictures of violations, and returns its path."""
-        # Imported here because only the page needs matplotlib.
+        # Only the page needs matplotlib.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
@@ -164,20 +159,20 @@ class CheckReport(NamedTuple):
         return files.write_whole(errors.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
-        """Returns the table and the bugs, at most 80 columns wide."""
-        rule = "-" * _COLUMNS
+        """Returns the table and the bugs, in lines of at most 80 characters."""
+        rule = "-" * _WIDTH
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
             row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
-            lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
+            lines += textwrap.wrap(row, _WIDTH, subsequent_indent=" " * _INDENT)
         lines.append(rule)
-        lines += textwrap.wrap(self.verdict, _COLUMNS)
+        lines += textwrap.wrap(self.verdict, _WIDTH)
         for finding in self.findings:
             lines.append("")
-            lines += textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)
+            lines += textwrap.wrap(f"{finding.check}: {finding.name}", _WIDTH)
             for text in (finding.meaning, f"Fix: {finding.fix}"):
-                lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
-        # Names of layers and error messages may contain control characters, which a terminal would obey.
+                lines += textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+        # Layer names and error messages may contain control characters, which a terminal would interpret.
         return printable("\n".join(lines))
 
 
@@ -187,13 +182,12 @@ def make_report(
     findings: Iterable[CheckFinding] = (),
     needed: tuple[str, ...] = (),
 ) -> CheckReport:
-    """Tests all hypotheses of a report together, and returns the report.
+    """Applies Holm's method to all statistical tests of a report, and returns the report.
 
     Args:
-      subject: "step", "batches", "noise" or "accounting".
+      subject, needed: see `CheckReport`; by default, all rows are needed.
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      findings: bugs that other measurements show.
-      needed: the rows that must run for the subject to pass; by default, all.
+      findings: bugs to report in addition to those of the outcomes, without a test.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
@@ -205,11 +199,13 @@ def make_report(
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
         bugs_of_row = [bug for bug in given if bug.check == row]
+        # Bugs that are not statistical do not need a rejected test.
         if rejected[row] or not outcome.p_values:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
         names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
-        if rejected[row] and not names:  # a bug of another row explains it
+        if rejected[row] and not names:
+            # A bug is reported in one row, but may cause rejections in others.
             names = ["not as expected: see the findings below"]
         result = PASSED
         if names:
@@ -222,18 +218,16 @@ def make_report(
 
 
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
-    """Returns the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
+    """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
-    A p-value of NaN is never rejected, but its test counts.
-
-    Args:
-      p_values: the p-values by row and by name of the test.
+    A test with a p-value of NaN is not rejected, but counts as a test.
     """
+    # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])
-    # Holm divides the level by the number of tests that are not rejected yet. NaN is last.
+    # Holm divides the level by the number of tests that are not rejected yet.
     is_small = values <= LEVEL / np.arange(len(values), 0, -1)
-    count = np.argmin([*is_small, False])  # the first that is not small
+    num_rejected = np.argmin([*is_small, False])  # the tests before the first that is not small
     rejected = {}
     for row, tests in p_values.items():
-        rejected[row] = [test for test in tests if tests[test] in values[:count]]
+        rejected[row] = [test for test in tests if tests[test] in values[:num_rejected]]
     return rejected

@@ -1,4 +1,4 @@
-"""Checks a DP-SGD step by replaying it with the same seed on neighbouring batches, and with many seeds.
+"""Checks a DP-SGD step by running it with the same seed on neighbouring batches, and with many seeds.
 
 Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) is related: it records the inputs of the noise functions.
 """
@@ -14,24 +14,19 @@ from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
-from audit.errors import InputError, number, require
+from audit.errors import InputError, whole_number
 from audit.written import counted
 
-# Checks that must run for a step to pass, and all checks.
+# The checks that must run for a step to pass.
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, *noise.OTHER_ROWS)
 
 
 class StepOptions(NamedTuple):
-    """The options of `check_step`.
-
-    Attributes:
-      seeds: the number of draws of the noise; None for as many as the tests need, in 20 seconds.
-      tell: a function to call with a line on the time of the check, and with a line after each part.
-    """
+    """The options of `check_step`."""
 
     seeds: int | None = None
-    tell: Callable[[str], object] = str  # ignores the line
+    tell: Callable[[str], object] = str  # has no effect
 
 
 def check_step(
@@ -55,13 +50,13 @@ def check_step(
         gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
         copies.
-      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The first and
-        the last example are tried with scaled features.
+      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The check
+        also tries the first and the last example with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
-      batch_size: B, the constant by which the sum is divided; for Poisson sampling the expected batch size.
-      **options: `seeds` is the number of draws of the noise, by default as many as the tests need, in 20
-        seconds. `tell` is a function to call with lines on the progress.
+      batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
+      **options: `seeds`, the number of noise draws, by default as many as the tests need and 20 seconds
+        allow; and `tell`, a function to call with progress lines.
 
     Returns:
       A report with a table of checks, and the bugs.
@@ -88,32 +83,26 @@ def check_step(
     """
     seeds, tell = StepOptions(**options)
     if seeds is not None:
-        seeds = number("seeds", seeds, int)
-        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+        seeds = whole_number("seeds", seeds, 4, 10**5)
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
             report = _check_probe(StepProbe(step, params, batch, stated), seeds, tell)
-    except RefusedError as error:  # its cause is the step's own error, which the caller should see
-        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
+    except RefusedError as error:  # caused by the step's own error, which the caller should see
+        raise InputError(f"`step` failed on the given batch: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
 
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
-    """Measures a step, describes and explains the measurements, and returns the report.
-
-    Args:
-      probe: the step.
-      seeds, tell: see `StepOptions`.
-    """
+    """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
-            "NaN or infinity",
-            "The step gives NaN or infinity with the batch as given.",
-            "clip with C / max(C, norm), and never divide by a size",
+            causes.NOT_FINITE,
+            "The step gives NaN or infinity with the given batch.",
+            causes.KEEP_FINITE,
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
@@ -140,9 +129,9 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
-    """Describes whether some example moves each trained layer.
+    """Describes whether each trained layer is moved by some example.
 
-    A layer that does not move may be correct, so the check is then undecided.
+    A layer that no example moves may be correct, so this is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
@@ -151,8 +140,8 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     if len(dead):
         return _untried(
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
-            "adapter's factor next to zeros has no gradient), look for a detached layer, or freeze what "
-            "never has a gradient, such as the bias of keys in attention"
+            "adapter's factor has no gradient if the other factor is zero), look for a detached layer, or "
+            "freeze layers that never have a gradient, such as the key bias of attention"
         )
     smallest = np.argmin(np.where(is_trained, peaks, np.inf))
     return CheckOutcome(
@@ -162,17 +151,14 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, and whether clipping stops them.
-
-    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B.
-    """
+    """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations and tried.tolerance > COARSE:
         return _describe_rounding(tried.tolerance)
     if not tried.violations and not tried.is_clipping_seen:
         text = (
             f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
-            "clipping norm, give trained parameters, or put an extreme example first in the batch"
+            "clipping norm, use trained parameters, or put an extreme example first in the batch"
         )
         return _untried(text, movements=norms)
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
@@ -182,7 +168,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_rounding(tolerance: float) -> CheckOutcome:
-    """Returns the outcome of a check whose measurements are smaller than rounding."""
+    """Returns the outcome of a check that rounding hides."""
     return _untried(
         f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return "
         "the private gradient in float32, at rate 1"
@@ -193,12 +179,12 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether two parts of a batch together move the step by the sum of their movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step refuses an added example
+        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
             return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is for a difference of two steps. This is one of four: with both parts, each part and none.
+    # COARSE is for a difference of two steps. This movement combines four: both parts, each part and none.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
@@ -211,11 +197,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
-    """Describes the noise tests, by row of the report.
-
-    `m.p_values` has p-values by row and test. Deviations are in units of eta sigma C / B, for learning rate
-    eta, noise multiplier sigma, clipping norm C and batch size B.
-    """
+    """Describes the noise tests, by report row. Deviations are in units of eta sigma C / B."""
     given = m.drawn.given  # the noise at the given batch
     reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))
@@ -226,8 +208,8 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
-    # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
-    freedom = np.sum(given.freedom)  # of all layers; a layer without measured noise has 0
+    # The range of deviations that pass the test of all layers together, with a Bonferroni correction.
+    freedom = np.sum(given.freedom)  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
@@ -237,7 +219,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     )
     is_measured = given.freedom > 0
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not freedom or len(hidden) > 0  # other layers show nothing about these
+    is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may have no noise
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"

@@ -14,18 +14,18 @@ class TorchStep:
     """A step for `check_step` that returns the private gradient of torch code with any optimizer.
 
     Check it with learning_rate=1. Every call starts from the given parameters, and from the buffers and the
-    optimizer state at construction. Dropout is disabled, because it makes the effect of an example random.
-    The check reports buffers that the data change, such as the running means of batch norm, because they are
+    optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
+    check reports buffers that the data change, such as the running means of batch norm, because they are
     released with the model.
 
     Args:
       model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
-      train_batch: a function that takes a training step on the arrays of a batch: `zero_grad`, `backward` and
-        `optimizer.step`, which leaves the clipped and noisy gradient in `p.grad`.
+      train_batch: a function that takes a training step, with the arrays of a batch as arguments:
+        `zero_grad`, `backward` and `optimizer.step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
       params: copies of the trained parameters at construction, by name.
-      changed_buffers: the names of floating-point buffers that have differed between calls.
+      changed_buffers: the names of floating-point buffers with different values after different calls.
 
     Raises:
       InputError: the model is not a torch module, or no parameter requires a gradient.
@@ -57,7 +57,7 @@ class TorchStep:
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
         self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._steps: list[Any] = []
-        # Opacus wraps the optimizer and may skip its steps.
+        # Opacus wraps the optimizer and may skip steps, so we count the steps of the wrapped optimizer.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
         wrapped.register_step_post_hook(lambda *step: self._steps.append(step))
         self.changed_buffers: set[str] = set()
@@ -78,8 +78,8 @@ class TorchStep:
           InputError: `train_batch` takes several private steps.
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
-        torch = sys.modules["torch"]  # the caller's model has loaded torch
-        with torch.no_grad():  # not by a state dict, which has tied parameters twice
+        torch = sys.modules["torch"]  # loaded, since the model is a torch module
+        with torch.no_grad():  # not `load_state_dict`, since a state dict has tied parameters twice
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():
@@ -108,11 +108,11 @@ class TorchStep:
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
-    """Removes the state that a failed call has left in an Opacus module and optimizer.
+    """Removes the state that a failed call may leave in an Opacus module and optimizer.
 
-    Activations, counters of uses, per-example gradients and parts of an unfinished batch would make the next
-    call fail or take a different step. We read attributes from `vars`, because wrapping modules, like those
-    of PEFT, forward other access.
+    Activations, use counters, per-example gradients and parts of an unfinished batch would make the next call
+    fail or take a different step. We read attributes from `vars`, because modules that wrap others, as in
+    PEFT, would forward the access.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -121,7 +121,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         vars(parameter).pop("_current_grad_sample", None)
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
-    # Opacus's BatchMemoryManager splits a batch, and queues which of its parts take no step.
+    # Opacus's BatchMemoryManager splits a batch, and queues whether each part skips the step.
     if "_step_skip_queue" in vars(optimizer):
         optimizer._step_skip_queue.clear()
         optimizer._is_last_step_skipped = False
@@ -131,8 +131,8 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
     """Yields each module with a dropout probability, and the name of this attribute.
 
-    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. `model.eval()` would also
-    disable the Opacus hooks.
+    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. We do not call
+    `model.eval()`, because it would also disable the Opacus hooks.
     """
     for module in model.modules():
         if isinstance(vars(module).get("dropout"), float):

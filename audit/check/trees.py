@@ -21,8 +21,8 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     """Returns a tree with each array replaced by function(path, array).
 
     Args:
-      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other trees.
-      function: a function of the path of an array and the array.
+      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other pytrees.
+      function: a function of an array's path and the array.
       name: the name of the tree in error messages.
       path: the path of this tree within the whole tree.
 
@@ -36,11 +36,10 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        # An array that is the whole tree has no path, but errors and reports need a name for it.
+        # An array that is the whole tree has no path, but needs a name.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
-        # A copy, since some kinds of dict are made of more than their items, like defaultdict.
-        mapped = copy.copy(tree)
+        mapped = copy.copy(tree)  # keeps the default of a defaultdict
         for key, child in tree.items():
             mapped[key] = map_child(key, child)
         return mapped
@@ -50,7 +49,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if isinstance(tree, list | tuple):
         return kind(map(map_child, range(len(tree)), tree))
 
-    # Other trees of JAX, such as a State of Flax or a Module of Equinox. JAX is loaded if there are any.
+    # Other JAX pytrees, such as a State of Flax or a Module of Equinox. If there are any, JAX is loaded.
     advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
     require("jax" in sys.modules, advice)
     tree_util = sys.modules["jax"].tree_util
@@ -71,8 +70,8 @@ def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
 
 def to_numpy(leaf: Any) -> Array:
     """Returns a NumPy copy of an array or tensor; floating-point numbers become float64."""
-    is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
-    if hasattr(leaf, "detach"):  # a tensor of torch
+    is_float = "float" in str(leaf.dtype)  # such as "float32", "torch.float32" or "bfloat16"
+    if hasattr(leaf, "detach"):  # a torch tensor
         if is_float:
             leaf = leaf.double()  # NumPy has no bfloat16
         leaf = leaf.detach().cpu().numpy()
@@ -81,28 +80,25 @@ def to_numpy(leaf: Any) -> Array:
 
 def restore(values: Array, leaf: Any) -> Any:
     """Returns values as an array or tensor of the same library, type and device as `leaf`."""
-    if hasattr(leaf, "new_tensor"):  # a tensor of torch
+    if hasattr(leaf, "new_tensor"):  # a torch tensor
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)
     # NumPy and JAX follow the array API standard.
     return leaf.__array_namespace__().asarray(values, dtype=leaf.dtype, copy=True)
 
 
 def get_spacing(leaf: Any) -> float:
-    """Returns the distance from 1 to the next larger number in the floating-point type of an array."""
-    bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction
-    return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # "float32" of "torch.float32"
+    """Returns the machine epsilon of an array's floating-point type, the distance from 1 to the next."""
+    bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction; float64 has 52
+    return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # removes "torch."
 
 
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:
-    """Returns the distance from each number to the next one of its floating-point type.
+    """Returns the distance from each number to the next number of its floating-point type.
 
-    For 0 it is half of `spacings`, as if it were just below 1. The true distance is much smaller.
-
-    Args:
-      values: the numbers.
-      spacings: the distance from 1 to the next larger number in the type of each number.
+    `spacings` has the machine epsilon of each number's type. For 0, the result is half of it, as for a number
+    just below 1. The true distance is much smaller.
     """
-    # A number is m 2^e with m from 0.5 to below 1: it is in [2^(e-1), 2^e). Numbers there are 2^(e-1) times
-    # farther from each other than from 1 to 2.
+    # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times that in
+    # [1, 2), the machine epsilon.
     exponents = np.frexp(values)[1]
     return np.asarray(np.ldexp(spacings, exponents - 1))

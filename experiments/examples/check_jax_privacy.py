@@ -45,8 +45,6 @@ clipped = jax_privacy.clipped_grad(
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD, with the sensitivity that jax_privacy reports.
 
-    The noise multiplier is 1.1, and the learning rate is 0.5.
-
     Args:
       params: The layers' parameters, by name.
       batch: Features, of shape (n, 8), and labels, of shape (n,).

@@ -20,10 +20,7 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD for logistic regression.
-
-    The clipping norm is 1.5, the noise multiplier is 1.1, the expected batch size is 32, and the learning
-    rate is 0.5.
+    """Returns the parameters after a step of DP-SGD for logistic regression, as stated above.
 
     Args:
       params: The weights "w", of shape (8,), and the bias "b", of shape (1,).

@@ -54,7 +54,7 @@ def train_epoch(batches: Any) -> None:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            optimizer.step()  # accumulates clipped gradients before the last part
+            optimizer.step()  # before the last part, only accumulates clipped gradients
 
 
 for _ in range(3):

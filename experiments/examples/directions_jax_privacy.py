@@ -1,4 +1,4 @@
-"""Audits a training loop with jax_privacy in a single run, with random directions in one tensor.
+"""Audits a jax_privacy training loop in a single run, by inserting random directions into one tensor.
 
 ./run.sh python experiments/examples/directions_jax_privacy.py
 

@@ -6,9 +6,9 @@ This example requires PyTorch, Opacus, PEFT and Transformers: `.venv/bin/pip ins
 transformers`. The model has the size of GPT-2 and random weights, so the program does not download anything.
 For real weights, replace the two lines with REAL WEIGHTS.
 
-Every step adds 500 random directions, each of norm C, to the sum of the clipped gradients of the adapters. If
-a direction is not added, its cosine with the movement of the adapters has a known distribution. So one run is
-enough. With several data-parallel workers, use DirectionsOptimizer only in the worker of rank 0.
+Every step adds 500 random directions, each of norm C, to the sum of the adapters' clipped gradients. If a
+direction is not added, its cosine with the adapters' movement has a known distribution. So one run is enough.
+With several data-parallel workers, only use DirectionsOptimizer in the worker of rank 0.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Audits a tiny GPT in PyTorch, with random digit strings as canaries and the ranks of their likelihoods.
+"""Audits a tiny GPT in PyTorch by the ranks of its canaries, which are random digit strings.
 
 ./run.sh python experiments/examples/ranks_text.py
 
@@ -31,7 +31,7 @@ class TinyGpt(nn.Module):
     """A transformer decoder with one block, one attention head and ten digits as tokens."""
 
     def __init__(self) -> None:
-        """Makes the layers. The last of LENGTH digits is only predicted, so it is not an input."""
+        """Creates the layers. The last digit is only predicted, so there are LENGTH - 1 inputs."""
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
@@ -40,7 +40,7 @@ class TinyGpt(nn.Module):
         self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1))
 
     def forward(self, digits: Tensor) -> Tensor:
-        """Returns logits (texts, LENGTH - 1, 10) for the digits that follow digits (texts, LENGTH - 1)."""
+        """Returns logits (texts, LENGTH - 1, 10) of the digit after each of `digits` (texts, LENGTH - 1)."""
         return self.head(self.block(self.token(digits) + self.place, self.later))
 
 
@@ -50,7 +50,7 @@ def draw_digits(number: int) -> Tensor:
 
 
 def score(model: nn.Module, digits: Tensor) -> Tensor:
-    """Queries the model for the log likelihoods of n digit strings of length LENGTH."""
+    """Returns the model's log likelihoods (n,) of digit strings (n, LENGTH)."""
     with torch.no_grad():
         logits = model(digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
@@ -59,7 +59,7 @@ def score(model: nn.Module, digits: Tensor) -> Tensor:
 def train(texts: Tensor) -> nn.Module:
     """Returns a tiny GPT, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
 
-    A step follows the sum of the texts' clipped gradients plus noise. The sum is not divided by n.
+    Each step uses the sum of the texts' clipped gradients plus noise, which is not divided by n.
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def train(texts: Tensor) -> nn.Module:
 def main() -> None:
     """Trains and scores the runs, prints the bounds, and writes a page of results.
 
-    The audit ranks a canary's score among those of fresh digit strings, which are not training data.
+    The audit ranks each canary's score among those of fresh digit strings, which are not training data.
     """
     torch.set_num_threads(1)  # small matrix products are faster on one thread
     # The texts are 0123..., 1234..., and so on.

@@ -1,4 +1,4 @@
-"""DP-SGD for logistic regression in NumPy, a small training run to test."""
+"""A small training run to test: DP-SGD for logistic regression in NumPy."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ LEARNING_RATE = 0.5
 EXAMPLES = 640
 BATCH_SIZE = 32  # the expected size of a Poisson batch
 STEPS = 60
-EPSILON, DELTA = 0.86, 1e-5  # stated for this training
+EPSILON, DELTA = 0.86, 1e-5  # stated for this training run
 
 rng = np.random.default_rng(0)
 FEATURES = rng.normal(size=(EXAMPLES, 64))

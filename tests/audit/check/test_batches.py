@@ -64,7 +64,7 @@ WRONG = {
     "of a worker": (
         lambda seed: draw_poisson(seed, rate=RATE / 4),
         RATE,
-        "the stated rate over 4, of one of 4 workers",
+        "the stated rate over 4, as for one of 4 workers",
     ),
 }
 
@@ -185,7 +185,9 @@ class TestLoaders:
         sampler = distributed.DistributedSampler(range(SIZE), num_replicas=2, rank=0)
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
-        assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
+        assert (
+            "the stated rate over 2, as for one of 2 workers" in text and "shuffled batches" in text
+        )
 
     @pytest.mark.slow
     def test_opacus_draws_poisson_batches(self):
@@ -219,14 +221,14 @@ class TestLoaders:
     @pytest.mark.parametrize(
         ("loader", "says"),
         [
-            (iter([[1, 2]]), "can be iterated once only"),
+            (iter([[1, 2]]), "can only be iterated once"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
-            (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
+            (lambda seed: [[0.5, 1.5]], "not vectors of indices"),
             (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
-            (lambda seed: [[[1], [1, 2]]], "no vectors of indices"),
-            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "no vectors of indices"),
+            (lambda seed: [[[1], [1, 2]]], "not vectors of indices"),
+            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "not vectors of indices"),
         ],
     )
     def test_what_is_no_loader_ends_in_a_line(self, loader, says):

@@ -52,13 +52,13 @@ BUGS = {
         "train",
         "params = step.params\n",
         PARAMETERS,
-        "return the private gradient",
+        "return `p.grad` after clipping and noise",
     ),
     "adapter A unclipped": (
         "lora",
         "    optimizer.step()\n",
         UNCLIPPED_A,
-        "lora_a.weight stay within C: is their gradient clipped too?",
+        "lora_a.weight stay within C: is the gradient of",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
