@@ -255,7 +255,7 @@ class Fresh(NamedTuple):
       dimension: d, the dimension of the directions.
       plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
       given: True if scores and directions are a user's.
-      in_order: True if rows are in the order in which runs started.
+      in_order: True if rows are sorted by when their runs started.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
       ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only ranks are known.
     """

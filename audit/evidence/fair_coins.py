@@ -82,8 +82,8 @@ def _describe_expected(coins: int) -> str:
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
     """Returns the natural log of the two-sided binomial p-value for each number of heads (any shape).
 
-    Each of the `counts` is the number of heads among `coins` fair coins. A p-value is twice the probability of
-    the smaller tail, and at most 1.
+    Each of the `counts` is the number of heads among `coins` fair coins. A p-value is twice the probability
+    of the smaller tail, and at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf

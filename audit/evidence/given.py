@@ -71,7 +71,7 @@ def cosines(
       dimension: d, the number of trained parameters.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: True if rows are in the order in which runs started. The bound is then the largest after any
+      in_order: True if rows are sorted by when their runs started. The bound is then the largest after any
         number of runs, and is valid wherever they stop. Not used for a `OneRun`.
 
     Raises:

@@ -50,7 +50,7 @@ def ranks(
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
       seed: the seed that breaks ties. Draw it once, before you see the scores.
-      in_order: True if rows are in the order in which runs started. The bound is then valid wherever they
+      in_order: True if rows are sorted by when their runs started. The bound is then valid wherever they
         stop.
 
     Raises:
