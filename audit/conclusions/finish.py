@@ -65,7 +65,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
-            test = min(tests, key=attrgetter("refuted", "e_value"))  # the weaker evidence against the claim
+            test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
     return _judge(_examine(weaker), test)

@@ -124,7 +124,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:  # with bounds of 0, the curve's test matters only if it rejects
+    if not conclusion.refutes_gaussian:  # with bounds of 0, only a rejection matters
         details = _describe_upper_bounds(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "

@@ -10,7 +10,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins
 
-MIN_CANARIES = 10  # at least this many observed canaries, and as many unobserved ones if there are any
+MIN_CANARIES = 10  # of observed canaries, and of unobserved ones if there are any
 
 
 class Cosines(NamedTuple):
