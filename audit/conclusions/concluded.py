@@ -41,8 +41,8 @@ def conclude(
 ) -> Conclusion:
     """Returns the conclusion from evidence, with all methods for its kind.
 
-    If some rows look like pasted copies, we also draw the conclusion that counts each repeated row once
-    (`count_once`), and keep what both prove (`take_smaller`).
+    If some rows look like pasted copies, we also count each repeated row once, and keep only what both
+    conclusions prove.
 
     Raises InputError for unusable scores.
     """
@@ -73,7 +73,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
     """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
-    The names are None for a single run, because its verdict uses all bounds.
+    They are None for a single run, because its verdict uses all bounds.
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -146,9 +146,9 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if len(evidence.cosines) == 1:  # a single run
         return
     if evidence.in_order:
-        yield "rows are in the order in which runs started: the bound is the largest after any run"
+        yield "rows are sorted by start time: the bound is the largest after any run"
     else:
-        yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
+        yield "the order of rows does not matter; set `in_order` if they are sorted by start time"
 
 
 def conclude_setting(
@@ -162,8 +162,8 @@ def conclude_setting(
 
     Args:
       scores: the scores of the first runs.
-      setting: the setting of the training runs.
-      level: the delta and confidence of the bounds.
+      setting: the setting of the runs.
+      level: delta and confidence of the bounds.
       own_model: True if the model is custom.
       steps: the Lipschitz constants of the steps; None if they are unknown.
 
@@ -187,7 +187,7 @@ def conclude_setting(
             reason = "expected here: Gaussian noise on one crafted coordinate"
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
-    # The bound on the last model depends on the optimizer and the schedule, which the claim does not include.
+    # The last model's bound depends on the optimizer and the schedule, which the claim does not include.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
@@ -212,7 +212,7 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` needs noise. Without noise, `DpSgd` gives an infinite epsilon, as for any sampler.
+    # `RandomAllocation` needs noise. Without noise, `DpSgd` gives an infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -267,7 +267,7 @@ def conclude_each_run(
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
         cosine, as with final models. Otherwise we fit the null distribution to these cosines.
-      level: the delta and confidence of the bounds.
+      level: delta and confidence of the bounds.
       claim: the claim about the mechanism, or None.
     """
     conclusions = []
@@ -285,8 +285,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    A canary's score must not depend on other canaries' directions (`Fresh.plain`), so scores may not be
-    leave-one-out cosines.
+    The scores may not be leave-one-out cosines, because a canary's score must not depend on other canaries'
+    directions (`Fresh.plain`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
@@ -344,8 +344,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Fair coins practically never insert all canaries of a single run, which has 40 or more. So this run used
-    # no coins.
+    # Fair coins practically never insert all of a single run's 40 or more canaries, so this run had no coins.
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)

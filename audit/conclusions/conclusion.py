@@ -242,8 +242,8 @@ class Conclusion(NamedTuple):
             return self.bounds
         methods = [self.pair.free, self.pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
-            methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        # A dict drops repeated bounds and keeps their order.
+            methods.insert(0, EXACT_NULL_GDP)
+        # A dict drops repeated bounds.
         return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:

@@ -60,7 +60,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        # If rows are copies, only the curve's test that counts them once is valid. It is valid in any case.
+        # The curve's test is valid in both cases if it counts each repeated row once.
         weaker = weaker._replace(curve=once.curve)
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
@@ -75,8 +75,8 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
 
     Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` does not
-    have the method. We drop methods that only `once` has. We also drop the bounds after each run (`path`),
-    because the smaller one may come from `all_rows` for some methods and from `once` for others.
+    have the method. We drop methods that only `once` has, and the bounds after each run (`path`), because
+    the smaller bounds of two methods may count rows differently.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -112,9 +112,9 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
-        tightest=next(iter(upper_bounds), None),  # the smallest comes first
+        tightest=next(iter(upper_bounds), None),
         tightest_mu=min(mus, default=None),
-        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
+        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],
         doubt=_find_doubt(evidence, conclusion.worlds),
     )
     if len(conclusion.worlds[1]):  # there are left-out canaries
@@ -135,7 +135,6 @@ def _examine(conclusion: Conclusion) -> Conclusion:
 
 def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
     """Returns the conclusion from a single run with its epsilon, `bets_on_curve` and `normality`."""
-    # All bounds count, except those that assume a Gaussian curve.
     free = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
     normality = None
     if evidence.cosines is not None:
@@ -285,9 +284,9 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0  # a claim of mu-GDP is tested only by the bound on mu
     else:
-        # Each of the two bounds is wrong with a probability of at most 1 - confidence. In theory, the
-        # probability that either is wrong may be twice that. But on a Gaussian curve, the bound on epsilon
-        # adds no errors to those of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
+        # Each bound is wrong with a probability of at most 1 - confidence. In theory, the probability that
+        # either is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to
+        # those of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)

@@ -34,7 +34,7 @@ from audit.version import __version__
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
-_ROUNDING = 1e-6  # smaller distances are 0, in units of the shift that an insertion causes
+_ROUNDING = 1e-6  # smaller distances are 0, in units of an insertion's shift
 # Reasons why a bound is missing.
 MOMENTUM_LEAKS = (
     "with momentum 0.9, a convex loss can leak epsilon = 18.6 where SGD leaks at most 8.7 (k = 5)"
@@ -116,7 +116,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     exponents = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # If |1 - decay| is above 1, negative exponents avoid overflow. Their common factor cancels in mu.
+    # If |1 - decay| is above 1, negative exponents avoid overflow. Their common factor cancels.
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
@@ -193,7 +193,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     mixture = _find_mixture(setting, constants, delta)
     if mixture is None:
         return bound
-    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))  # both are valid
+    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))
     return bound._replace(mu=mixture.mu, epsilon=epsilon)
 
 
@@ -217,11 +217,10 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, of shape (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler inserts the
-    canary at a random step of each epoch, we assume the last one. For Poisson sampling, we assume all steps
-    that may insert it.
+    canary at a random step of each epoch, we assume the last one; with Poisson sampling, every possible step.
     """
     schedule = setting.schedule
-    place = schedule.place  # the step of each period that inserts the canary, from 1
+    place = schedule.place  # which step of a period inserts the canary
     period = schedule.periodicity
     if setting.sampling.batches:  # the number of steps in an epoch
         period = setting.sampling.batches
@@ -323,8 +322,7 @@ def count_rehearsals(
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
-      InputError: for another `requested`, too few rehearsals, or "measured" if the last model cannot have a
-        bound.
+      InputError: for other words, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
     words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # Comparing an array with words would give an array.

@@ -40,7 +40,7 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the store of the setting, which keeps the constants.
+      store: the setting's store, which keeps the constants.
       setting: the setting of the audit.
       game: the training to measure.
       clipped_sum: the mechanism's function that sums clipped gradients.
@@ -67,8 +67,7 @@ def measure_steps(
 
     A constant is the largest singular value of a step's Jacobian. A secant is the distance between two models
     after a step, divided by their distance before the step. If a secant exceeds the singular value, the steps
-    have kinks, such as those of a ReLU, and derivatives do not bound how far steps separate models (`kink` of
-    the result).
+    have kinks, as at a ReLU, and derivatives do not bound how far steps separate models (`Steps.kink`).
 
     `effort` has the numbers of runs, steps and secants to measure. `measure` describes the other arguments.
     """

@@ -43,7 +43,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:  # the verdict uses only the two bounds of the conclusion's `pair`
+    if not conclusion.is_one_run:  # the verdict uses only the two bounds of `pair`
         bounds = (conclusion.assumption_free, conclusion.gaussian)
     free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     free = max(free_bounds, key=attrgetter("epsilon"))
@@ -85,7 +85,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` is why they cannot."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` is why."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
         "and the bounds are valid only for independent runs, so these scores do not show whether this "
@@ -158,8 +158,8 @@ def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline for a proven leak. For several runs, it compares the lower bound to upper bounds.
 
     If the tightest upper bound is for the last model, the headline also has the bound by composition and, in
-    brackets, a larger lower bound that assumes a Gaussian curve. Otherwise it has the upper bound for all
-    models. It reports if this number of runs is too small to reject a claim.
+    brackets, a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
+    reports if there are too few runs to reject it.
     """
     if conclusion.is_one_run:
         return "This training leaks."
@@ -173,7 +173,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:
             last_model += " if steps stretch as measured"
-        # If there is a hidden-state bound, there is also a bound by composition, so it is not None.
+        # A hidden-state bound implies a bound by composition, so it is not None.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -219,12 +219,12 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
         return f" These scores reject a Gaussian curve {result}, so bounds that assume one are invalid."
     if not curve.is_underpowered:
         return f" There is no evidence against a Gaussian curve {result}; this does not prove it."
-    # The test has too little power: with so few runs it seldom rejects other curves.
+    # With so few runs, the test seldom rejects other curves.
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 
 def _claim(bound: Bound) -> str:
-    """Returns a clause that states a lower bound, its confidence and its condition."""
+    """Returns a clause that states a lower bound and its condition."""
     return (
         f"With {show_percent(bound.confidence)} confidence and {_state_condition(bound)}, this training "
         f"leaks at least epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
@@ -301,7 +301,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
 
 def describe_what_decides(conclusion: Conclusion) -> str:
     """Returns which evidence would decide between a violated guarantee and a curve that is not Gaussian."""
-    most = conclusion.most_provable  # the largest epsilon for any curve; None if unknown
+    most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"

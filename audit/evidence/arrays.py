@@ -116,16 +116,13 @@ def require_size(name: str, size: int) -> None:
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Replaces infinite scores and NaN with finite numbers that preserve the ranks of all scores.
+    """Returns arrays with infinite scores and NaN replaced by finite numbers that preserve all ranks.
 
     Infinite scores rank beyond all finite scores. NaN, the score of a failed run, ranks below all other
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
       worlds: arrays of scores of any shapes, ranked together.
-
-    Returns:
-      The arrays with finite scores, in the same order and shapes.
 
     Raises:
       InputError: if some scores are not finite and a finite score is above 1e100 in magnitude.
@@ -154,17 +151,15 @@ def hash_ranks(*worlds: Integers) -> int:
 
 
 def require_few_failed(name: str, failed: Bits) -> None:
-    """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
+    """Raises InputError if more than half of the scores are NaN, from failed runs.
 
-    Args:
-      name: a plural noun for the scores, for the message.
-      failed: a mask of the scores that are NaN, any shape.
+    `name` is a plural noun for the scores, and `failed` is a mask of any shape.
     """
     number = int(failed.sum())
     require(
         number <= failed.size / 2,
-        f"{number:,} of {failed.size:,} {name} are NaN, of runs that failed, more than 50%: make training "
-        "stable, for instance by a smaller learning rate, and begin again",
+        f"{number:,} of {failed.size:,} {name} are NaN, more than 50%, because runs failed: make training "
+        "stable, for instance with a smaller learning rate, and train again",
     )
 
 
@@ -184,5 +179,5 @@ def _require_squares(largest: float) -> None:
     """
     require(
         largest <= MAX_SCORE,
-        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}",
+        f"scores reach {largest:.3g}: divide all scores by one number, so none exceeds {MAX_SCORE:g}",
     )

@@ -1,8 +1,8 @@
 """Scores of canaries, and the errors that a threshold makes in each run.
 
 A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
-false alarm is the reverse. There are two designs with several runs. In both, runs are independent, each has K
-canaries from the same distribution, and a guess about a canary depends only on that canary.
+false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
+same distribution, and a guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
 K - 1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out
@@ -43,10 +43,9 @@ from audit.evidence.arrays import (
 from audit.laws import cosine_law, intervals
 from audit.written import counted
 
-# Pilot runs choose the threshold; the other runs give the bound.
-_PILOT_FRACTION = 0.05  # of a set's runs
+_PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
-_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the confidence limits of coins
+_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
 # How many quantiles of a known distribution figures show.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
@@ -79,7 +78,7 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        They are between 0 and their scale: 2 for fair coins, so an estimate may exceed 1.
+        They may reach their scale, which is 2 for fair coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -135,7 +134,7 @@ class Coins(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many of a run's canaries may be in, and how many may be out: both are K."""
+        """Returns (K, K), since each canary may be in and may be out."""
         return self.scores.shape[1], self.scores.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -143,16 +142,16 @@ class Coins(NamedTuple):
         return [Rows(self.scores, self.presence)]
 
     def select(self, chosen: Bits | Integers) -> "Coins":
-        """Returns some of the runs; `chosen` is either an array of their indices or a mask."""
+        """Returns some of the runs; `chosen` is an array of indices or a mask."""
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): the runs that choose a threshold (`_draw_pilots`), and the other runs."""
+        """Returns (pilot, rest): the runs that choose a threshold, and the other runs."""
         ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
-        # Each pair of rank and bit becomes a different integer.
+        # To seed the draw, each pair of rank and bit becomes a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -172,8 +171,7 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, the confidence limits of their
-        probability of "in" spend a tenth of it. Our own coins are fair, so both arguments are returned
-        unchanged.
+        probability of "in" spend a tenth of it. Our own coins are fair and change nothing.
         """
         if not self.given:
             return errors, error
@@ -191,7 +189,7 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores from failed runs.
-      labelled: True if the scores came in one list with a bit of presence each.
+      labelled: True if the scores came in one list, each with a presence bit.
     """
 
     inserted: Array
@@ -205,7 +203,7 @@ class Sets(NamedTuple):
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a table of the runs with the canaries, and a table of the runs without them."""
+        """Returns a table of the runs with the canaries, and one of the other runs."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
@@ -218,7 +216,8 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): the runs of both sets that choose a threshold, and the other runs."""
+        """Returns (pilot, rest), each with runs of both sets: pilot runs choose a threshold."""
+        # Ranks among the distinct scores seed the draw.
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
         ranks_out = np.searchsorted(distinct, self.fresh)
@@ -271,7 +270,7 @@ class Fresh(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many of a run's canaries may be in, and how many may be out: both are K."""
+        """Returns (K, K), since each canary may be in and may be out."""
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -282,7 +281,7 @@ class Fresh(NamedTuple):
         return [Rows(self.cosines, self.presence, has_no_ties)]
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
-        """Returns some of the runs; `chosen` is either an array of their indices or a mask."""
+        """Returns some of the runs; `chosen` is an array of indices or a mask."""
         selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
         if self.ranked is None:
             return selected
@@ -417,14 +416,14 @@ def _describe_shape(scores: Array) -> str:
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     """Draws pilot runs from each set of runs: a twentieth, but at least 4.
 
-    The pilot runs choose the threshold, and the rest give the bound. The sorted scores seed the draw, so the
-    order of runs and canaries does not matter.
+    They choose the threshold, and the rest give the bound. The sorted scores seed the draw, so the order of
+    runs and canaries does not matter.
 
     Args:
       sets: the scores of each set, as integers such as ranks, of shape (runs, K).
 
     Returns:
-      (pilot, rest), each a list with the indices of its runs in every set.
+      (pilot, rest), each with the indices of its runs in every set.
 
     Raises:
       InputError: if a set has fewer than 8 runs.

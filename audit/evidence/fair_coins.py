@@ -2,7 +2,7 @@
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
 with the same probability, which they estimate (`canaries.Coins.widen`). Each test is exact or conservative
-for fair coins (R, K). Together, the tests reject fair coins with probability at most ERROR:
+for fair coins (R, K):
 
     totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs

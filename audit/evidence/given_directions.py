@@ -3,9 +3,8 @@
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
 - a spread above 1/sqrt(d), which means that d counts parameters that are not trained. Insertion shifts a
-cosine but does not widen the spread, so we measure the spread about the run's mean (with one canary per run,
-about the mean of all cosines). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those
-instead;
+cosine but does not widen the spread, so we measure it about the run's mean (with one canary per run, about
+the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those instead;
 - columns with different means, as when one seed draws the directions of all runs (analysis of variance over
 at least 3 runs of MIN_COSINES canaries);
 - a run whose sum of squared cosines is larger than any vector allows (`require_possible`).
@@ -49,9 +48,7 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns a user's cosines with fresh directions as evidence, after all checks.
-
-    `audit.evidence.given.cosines` describes the arguments.
+    """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
     Raises:
       InputError: for invalid values, for cosines that are very unlikely for fresh uniform directions in
@@ -75,7 +72,7 @@ def _require_fresh(design: Fresh) -> None:
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
         "directions look the same in every run: draw them afresh, or shuffle each run's cosines if they are "
-        "sorted, or canaries take part unequally",
+        "sorted or canaries take part unequally",
     )
 
 
@@ -92,8 +89,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
     Args:
       cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
       dimension: d, the dimension of the directions.
-      leave_one_out: True if the model update was projected orthogonally to the other canaries' directions
-        before each cosine was computed.
+      leave_one_out: True if the other canaries' directions were projected out of the model update.
     """
     runs, canaries = cosines.shape
     error = 1e-9 / runs  # Bonferroni
@@ -144,7 +140,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
-    # Degrees of freedom: each canary's mean takes one, except the last, and so does each run's mean.
+    # Each run's mean takes a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.
@@ -230,7 +226,7 @@ def _require_spread(design: Fresh) -> None:
     """Raises InputError if the cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
     A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test too
-    few cosines, or if enough left-out canaries allow a better test (`exact_null.law_test`).
+    few cosines, or cosines with enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -241,7 +237,7 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    if runs > 1 or not design.plain:  # see the module's docstring
+    if runs > 1 or not design.plain:  # a run's cosines may depend on each other (module docstring)
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)
@@ -250,7 +246,7 @@ def _require_spread(design: Fresh) -> None:
         return
     suggested = max(round(freedom / squares), 1)
     raise InputError(
-        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), and cosines of uniform "
-        f"directions by 1 / sqrt(d), as these would in about {suggested:,} dimensions: count only trained "
+        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), but those of uniform "
+        f"directions spread by 1 / sqrt(d); these suggest d of about {suggested:,}: count only trained "
         "parameters, or leave out some canaries by coins if they take part unequally"
     )

@@ -28,11 +28,11 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """The scores of a single run's canaries: with coins, as cosines, or as cosines with coins.
+    """The scores of a single run's canaries: with coins, as cosines, or both.
 
     Attributes:
       coins: scores (1, K) and presence (1, K) if a fair coin put each canary in or out; else None.
-      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores.
+      cosines: the cosines with uniform directions; None for other scores.
     """
 
     coins: Coins | None

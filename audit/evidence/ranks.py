@@ -1,8 +1,8 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
-K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
-the same generator, and the same function scores all of them on the released model. If canary k was left out,
-it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
+the same generator, and one function scores all of them on the released model. If canary k was left out, it
+and the M fresh draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
@@ -44,9 +44,9 @@ def ranks(
     inserted. Do not select among them afterwards.
 
     Args:
-      scores: (R, K), the scores of K canaries in each of R runs; higher means in. Or their ranks, from 1 for
-        the highest score to M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
-      fresh: (R, M), the scores of the fresh draws; the number M if `scores` are ranks.
+      scores: (R, K) scores of K canaries in R runs; higher means in. Or ranks, from 1 for the highest score
+        to M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
+      fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
       seed: the seed that breaks ties. Draw it once, before you see the scores.
@@ -87,8 +87,7 @@ def ranks(
     failed = np.isnan(own_ranks)
     require_few_failed("ranks", failed)
     present = check_bits(presence, own_ranks.shape)
-    # The 1 of a failed run is replaced by FAILED below.
-    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
+    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)  # 1 is replaced below
     return Fresh(
         cosines=np.where(failed, FAILED, placed),
         presence=present,
@@ -148,7 +147,7 @@ def _require_one_law(initial: Any, seed: int) -> None:
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
-    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
+    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply.
 
     The rank of a left-out canary is at most r with probability r / (M + 1). Rank r becomes the cosine that a
     uniform direction exceeds with this probability, lowered by a billionth, so rounding does not lift it
@@ -170,8 +169,8 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
 
     Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
     r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
-    in each run, the variance of the ranks' mean is about 1 + k / M times the variance for independent ranks.
-    We pass the number of ranks divided by this factor to `gaussians.measure_normality`.
+    in each run, the variance of their mean is about 1 + k / M times that of independent ranks. We pass the
+    number of ranks divided by this factor to `gaussians.measure_normality`.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -180,7 +179,7 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # The mean of all deviates has variance (1 + shared) / total_out, where `shared` comes from shared draws.
+    # The mean of all deviates has variance (1 + shared) / total_out, due to shared draws.
     shared = float(canaries_out @ canaries_out) / (total_out * draws)
     independent = total_out / (1 + shared)  # the effective number of independent ranks
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
@@ -237,7 +236,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
         # How many fresh draws score below each canary, and how many do not score above it.
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
-        # A canary's place among the fresh draws with the same score is random.
+        # A canary's place among fresh draws with the same score is random.
         rng = np.random.default_rng([seed, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

@@ -28,7 +28,7 @@ Evidence = Sets | Coins | Fresh | OneRun
 
 
 class CountedOnce(NamedTuple):
-    """Evidence that had rows that look like copies, with each of them counted once.
+    """Evidence that counts each repeated row once.
 
     Attributes:
       evidence: the evidence without the rows that repeat earlier rows.
@@ -40,10 +40,7 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns the evidence with each repeated row counted once; None if no row looks like a copy.
-
-    It is also None for a single run, because canaries of a run may have equal scores.
-    """
+    """Returns evidence with each repeated row counted once; None for one run, or if no row is suspicious."""
     if isinstance(evidence, OneRun):
         return None
     repeats = [_find_repeats(table) for table in evidence.rows()]
@@ -57,7 +54,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` with the evidence and, if that fails and rows look like copies, with each counted once.
 
-    Raises the InputError of `check` if evidence does not pass in either form.
+    Raises the InputError of `check` if both calls fail.
     """
     try:
         check(evidence)
@@ -87,8 +84,7 @@ def _find_repeats(table: Rows) -> Bits:
         return is_repeated
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
-    # If the whole file consists of `copies` copies, each row occurs a multiple of `copies` times. We keep the
-    # first copy.
+    # If a whole file was pasted m times, each row occurs a multiple of m times. We keep one copy of the file.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies

@@ -168,10 +168,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a bar for each lower bound and estimate, labelled with its value, and a line at each upper bound.
-
-    The title names the assumptions of light bars.
-    """
+    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
     labels = []
     if conclusion.is_one_run:
         labels = _draw_estimates(axis, conclusion.estimates)
@@ -242,7 +239,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     last = conclusion.runs
     runs = range(last - len(path) + 1, last + 1)
     axis.set_xscale("log")
-    axis.xaxis.set_minor_formatter("")  # no labels
+    axis.xaxis.set_minor_formatter("")
     marker = ""
     digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
     axis.xaxis.set_major_locator(LogLocator(subs=digits))
@@ -346,8 +343,9 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
     errors = (curve.false_positive_rate, curve.false_negative_rate)
+    # False-positive rates are of the scores out, and false-negative rates of the scores in.
     for rate, scores in zip(errors, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
-        # We reverse the rates, so false-positive rates ascend.
+        # Reversed, so false-positive rates ascend.
         rates.append(np.clip(rate, half_an_error, 1 - half_an_error)[::-1])
     axis.step(*rates, where="post", color=OUT, label="empirical")

@@ -38,8 +38,7 @@ class BoundRow(NamedTuple):
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values from scores down and others up.
-      counts: The threshold and both errors as texts, or one text for a single run; empty texts if the row is
-        not from scores.
+      counts: The threshold and both errors as texts; one text for a single run; empty without scores.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -182,7 +181,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_percent(errors: int, scores: int) -> str:
     """Returns the errors as a percentage of the scores, at most 100%.
 
-    With coins, we count errors over all canaries and scores over half of them, so errors may exceed scores.
+    With coins, errors are of all canaries and scores of half of them, so errors may exceed scores.
     """
     return f"{min(errors / scores, 1):.2%}"
 
@@ -327,11 +326,8 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if no scores from so few runs could reject the smallest upper bound; otherwise "".
-
-    It is also empty if a guarantee is violated, or if the scores are reversed or not independent.
-    """
-    has_other_problem = conclusion.doubt or conclusion.is_reversed
+    """Returns advice if no scores from so few runs could reject the smallest upper bound; otherwise ""."""
+    has_other_problem = conclusion.doubt or conclusion.is_reversed  # more important
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
         return ""
@@ -369,10 +365,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy why bounds may be 0, if we know one.
-
-    Reasons are reversed scores, a wrong null distribution, too few canaries per run, and too few runs.
-    """
+    """Yields a reason other than privacy why bounds may be 0, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"

@@ -154,6 +154,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
     fields = {}
     for name in getattr(claim, "__dataclass_fields__", ()):
+        # The constructor's argument `epsilon` is stored as `stated_epsilon`.
         fields[name.removeprefix("stated_")] = np.asarray(getattr(claim, name)).tolist()
     return {
         "dp_variant": {"variant_name": variant},

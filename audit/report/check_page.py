@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from audit.report import page, style
 
-_MAX_BARS = 24  # in a figure
+_MAX_BARS = 24
 _LABEL_WIDTH = 40  # characters per line of a bar's label
 
 
@@ -61,7 +61,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     figures = []
     with plt.rc_context(style.STYLE):
         for check in report["checks"]:
-            drawn = _FIGURES.get(check["name"])  # None for checks without a figure
+            drawn = _FIGURES.get(check["name"])
             if drawn is None or check["result"] != "failed":
                 continue
             values = report["figures"].get(drawn.key)

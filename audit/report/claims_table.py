@@ -29,7 +29,7 @@ def show_claims(claims: SamplerClaims) -> str:
         if row.last_model.tail is not None:  # training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
-    epsilons = [name for name in records[0] if name != "sampler"]
+    epsilons = tuple(records[0])[1:]  # all columns except the sampler
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
     lines = [title, "", format_table(records, right=epsilons), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]

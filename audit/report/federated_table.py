@@ -37,8 +37,7 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
-    The mean of bounds is rounded down. Estimates are shown with their simulated values without a leak, from
-    the first run.
+    The mean of bounds is rounded down. Estimates are shown with their values without a leak in the first run.
     """
     records = []
     # Each item has one method's bound or estimate in every run.

@@ -1,4 +1,4 @@
-"""The figure for a grid of audits, in the format of a paper."""
+"""The figure of a grid of audits, for a paper."""
 
 import itertools
 from collections.abc import Sequence

@@ -19,8 +19,8 @@ def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `differs` maps flags to the values that differ from the defaults. `time` is when the newest scores were
-    written, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs` is the
-    number of runs in the last conclusion. Fields from a missing conclusion are None.
+    written, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs` belongs to
+    the last conclusion. Fields from a missing conclusion are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -54,7 +54,6 @@ def find_differences(setting: Setting) -> dict[str, Any]:
         if adversary in ADVERSARIES:  # not a custom adversary
             given["adversary"] = adversary
         defaults |= flat(setting_of(setting.model, **given))
-    # The model and the adversary never differ; the number of steps has no default.
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
     insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
