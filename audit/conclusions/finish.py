@@ -1,8 +1,8 @@
 """Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
-If the scores of left-out canaries have a known distribution, bets test the whole claimed curve
-(`claimed_curve`), even with a single run. Otherwise, lower bounds test the claim: a lower bound on mu above
-the claimed mu rejects mu-GDP, and a lower bound on epsilon above the claimed epsilon rejects any claim.
+If the scores of left-out canaries have a known distribution, bets test the whole claimed curve, even with a
+single run. Otherwise, lower bounds test the claim: a lower bound on mu above the claimed mu rejects mu-GDP,
+and a lower bound on epsilon above the claimed epsilon rejects any claim.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
 
 
 def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
-    """Returns a conclusion with the test of the claim, and the verdict that follows from all other fields."""
+    """Returns a conclusion with the test of the claim, and the verdict that follows."""
     tested = conclusion._replace(claim_test=claim_test)
     return tested._replace(verdict=verdicts.judge(tested))
 

@@ -109,8 +109,8 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    If 1 - eta lambda is between 0 and 1, the canary comes first in its period and all periods are complete,
-    mu equals the hidden-state bound.
+    It equals the hidden-state bound if 1 - eta lambda is between 0 and 1, the canary comes first in its
+    period, and all periods are complete.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -120,7 +120,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
-    inserted = weights[schedule.place - 1 :: schedule.periodicity]
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]  # of steps with an insertion
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
@@ -202,7 +202,7 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    It needs noise, and k = 1, since every step may insert the canary. The Lipschitz constants are a number or
+    It needs noise, and k = 1, because any step may insert the canary. The Lipschitz constants are a number or
     (T,).
     """
     schedule = setting.schedule
@@ -324,10 +324,10 @@ def count_rehearsals(
     Raises:
       InputError: for other words, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
-    words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
+    message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # Comparing an array with words would give an array.
     is_word = requested is None or isinstance(requested, str)
-    require(is_word and requested in (None, MEASURED, UNMEASURED), words)
+    require(is_word and requested in (None, MEASURED, UNMEASURED), message)
     is_wanted = requested == MEASURED
     if rehearsals is not None:
         require_rehearsals(is_wanted, rehearsals)

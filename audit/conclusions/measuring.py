@@ -74,7 +74,7 @@ def measure_steps(
     begun = time.monotonic()
     if kinks:
         effort = effort._replace(walked=1)  # kinks are known, so secants of one step suffice
-    count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
+    count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.
         jax.default_matmul_precision("float32"),

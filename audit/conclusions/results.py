@@ -81,7 +81,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "most_provable": conclusion.most_provable,
         "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
     }
-    nullable = ("upper_bound", "most_provable")  # other fields are left out if they are None
+    nullable = ("upper_bound", "most_provable")
     return {name: value for name, value in fields.items() if value is not None or name in nullable}
 
 

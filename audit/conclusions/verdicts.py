@@ -17,6 +17,7 @@ _SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who do not train
 
 _NOTHING = "No leakage is proven."
+# `_blame_others` ends this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
@@ -219,7 +220,6 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
         return f" These scores reject a Gaussian curve {result}, so bounds that assume one are invalid."
     if not curve.is_underpowered:
         return f" There is no evidence against a Gaussian curve {result}; this does not prove it."
-    # With so few runs, the test seldom rejects other curves.
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 

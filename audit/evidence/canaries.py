@@ -306,7 +306,7 @@ class Fresh(NamedTuple):
         return self.cosines[self.is_out()]
 
     def ranks(self) -> Integers:
-        """Returns the ranks of the cosines, of shape (R, K), from 1 (the highest score) to `draws` + 1."""
+        """Returns the ranks that cosines represent, (R, K), from 1 (the highest score) to `draws` + 1."""
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 

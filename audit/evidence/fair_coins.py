@@ -9,8 +9,6 @@ for fair coins (R, K):
                  form paths without a cycle, so their differences are fair coins themselves
     dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: Chernoff's bound, from the exact distribution
                  of a total
-
-We test rows and columns in the same way.
 """
 
 from collections.abc import Iterator
@@ -94,7 +92,7 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """Tests if a row has too many or too few heads, given each row's number of heads among `coins` coins.
 
-    The p-value is the smallest of any row, times the number of rows (Bonferroni).
+    The p-value is the smallest over all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -107,7 +105,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests if bits (rows, columns) at some distance within a row are equal, or different, too often.
 
     Distances are 1 to 64 columns, but at most half a row, to compare many pairs. The p-value is the smallest
-    for any distance, times their number (Bonferroni).
+    over all distances, times their number (Bonferroni).
     """
     most_lags = min(64, bits.shape[1] // 2)
     compared = []

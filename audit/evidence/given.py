@@ -6,8 +6,6 @@ There is a function for each design of an audit with R runs and K canaries per r
     coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
     cosines(values, dimension)          (R, K) cosines with directions that every run drew afresh and inserted
     ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
-
-Arrays, files and tables give the same evidence.
 """
 
 import hashlib

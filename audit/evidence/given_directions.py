@@ -179,7 +179,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
     """
     cosines = design.cosines
     presence = _find_inserted(design)
-    if cosines.shape[1] == 1:  # treat all runs as one
+    if cosines.shape[1] == 1:
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
@@ -223,7 +223,7 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError if the cosines of inserted canaries spread significantly more than 1/sqrt(d).
+    """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
     A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test too
     few cosines, or cosines with enough left-out canaries for a better test (`exact_null.law_test`).

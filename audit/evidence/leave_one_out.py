@@ -1,4 +1,4 @@
-"""Cosines between canaries and a model update, without its projection onto the other canaries.
+"""Cosines between canaries and a model update, after projecting out the other canaries.
 
 audit/methods/README.md ("The exact null") explains why their distribution is still known exactly.
 """

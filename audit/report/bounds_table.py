@@ -138,7 +138,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds have three empty counts, even if the table has only one column for counts.
+        # Upper bounds have three empty counts, even if there is only one column for counts.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -157,7 +157,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     text = format_table(records, before=before, after=notes)
     if max(map(len, text.splitlines())) <= _WIDTH:
         return text
-    # Narrower gaps between columns let most wide tables fit a terminal.
+    # Most wide tables fit a terminal with narrower gaps.
     return format_table(records, before=before, after=notes, gap=" ")
 
 

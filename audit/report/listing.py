@@ -53,6 +53,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
         given = {}
         if adversary in ADVERSARIES:  # not a custom adversary
             given["adversary"] = adversary
+        # Some defaults depend on the model and the adversary.
         defaults |= flat(setting_of(setting.model, **given))
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)

@@ -55,7 +55,7 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 def insert_symbols(text: str) -> str:
     """Returns a figure's text with TeX for quantities: Greek letters, and 10^-5 for 1e-05."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # the field's form
+    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 

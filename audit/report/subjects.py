@@ -82,7 +82,7 @@ def describe_score_files(
 ) -> Subject:
     """Returns an audit of score files, with its facts for a report.
 
-    `name` is the audit's title, `sources` are the files, and `command` is the command line that read them.
+    `name` is the audit's title, and `command` is the command line that read the files `sources`.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
