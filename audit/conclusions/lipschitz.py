@@ -304,7 +304,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # stands for the usual number of rehearsals for the model's size
+USUAL = 0  # means the usual number of rehearsals for the model's size
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 

@@ -34,7 +34,7 @@ _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
-_MAX_DECADES = 3  # with more decades of rates, every second one has a tick
+_MAX_DECADES = 3  # with more decades, every second one has a tick
 _FEW_RUNS = 4  # with fewer runs, each has a marker and a tick
 _MANY_RUNS = 500  # with more runs, only powers of ten have ticks
 

@@ -327,7 +327,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
     """Returns advice if no scores from so few runs could reject the smallest upper bound; otherwise ""."""
-    has_other_problem = conclusion.doubt or conclusion.is_reversed  # more important
+    has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
         return ""

@@ -58,7 +58,7 @@ _UNKNOWN_DIRECTIONS = (
     "The cosines were given: neither the training nor the source of the directions is known here. The bound "
     "is valid for the training that produced them, with all its canaries, if directions were uniform in the "
     "given dimension, drawn afresh for every run, and unknown to the training except for the insertions, and "
-    "no run was left out because of its scores. We checked those conditions that cosines can reveal."
+    "no run was left out because of its scores. We checked those that cosines can reveal."
 )
 _UNKNOWN_DRAWS = (
     "The scores were given: neither the training nor the source of the canaries is known here. The bound is "
