@@ -343,7 +343,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
     errors = (curve.false_positive_rate, curve.false_negative_rate)
-    # False-positive rates are of the scores out, and false-negative rates of the scores in.
+    # False positives are among the scores out, and false negatives among the scores in.
     for rate, scores in zip(errors, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
         # Reversed, so false-positive rates ascend.

@@ -181,7 +181,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_percent(errors: int, scores: int) -> str:
     """Returns the errors as a percentage of the scores, at most 100%.
 
-    With coins, errors are of all canaries and scores of half of them, so errors may exceed scores.
+    With coins, errors may exceed scores: methods count all canaries for errors, but half for scores.
     """
     return f"{min(errors / scores, 1):.2%}"
 
