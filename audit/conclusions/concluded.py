@@ -89,7 +89,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
     findings, pair = _analyze(evidence, level)
-    worlds = evidence.pooled()  # the scores in, and the scores out
+    worlds = evidence.pooled()  # scores in and out
     curve = None
     if pair is ONE_CANARY:  # the curve's test needs independent scores
         p_value = gaussian_curve.examine(*worlds)

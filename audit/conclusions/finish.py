@@ -112,9 +112,9 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
-        tightest=next(iter(upper_bounds), None),
+        tightest=next(iter(upper_bounds), None),  # the smallest comes first
         tightest_mu=min(mus, default=None),
-        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],
+        is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
         doubt=_find_doubt(evidence, conclusion.worlds),
     )
     if len(conclusion.worlds[1]):  # there are left-out canaries
@@ -205,7 +205,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores of one world are equal, else an empty string; see `_find_doubt`."""
+    """Returns a sentence if all scores of one world are equal, else ""; see `_find_doubt`."""
     for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
@@ -217,7 +217,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 
 
 def _describe_equal_shifts(worlds: Worlds) -> str:
-    """Returns a sentence if all rows have the same shift, else an empty string; see `_find_doubt`."""
+    """Returns a sentence if the worlds differ by the same shift in all rows, else ""; see `_find_doubt`."""
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
         return ""

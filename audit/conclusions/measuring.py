@@ -80,8 +80,8 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        distances_unstretched = lipschitz.coupling_distances(setting)
-        measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
+        distances = lipschitz.coupling_distances(setting)  # the lengths of secants
+        measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
 
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))

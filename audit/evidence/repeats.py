@@ -84,7 +84,7 @@ def _find_repeats(table: Rows) -> Bits:
         return is_repeated
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
-    # If a whole file was pasted m times, each row occurs a multiple of m times. We keep one copy of the file.
+    # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies

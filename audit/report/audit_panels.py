@@ -183,7 +183,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         label = f"{_label_row(row, conclusion)} {at_least(row.epsilon, 2)}"
         labels.append(textwrap.fill(label, _LABEL_WIDTH))
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.invert_yaxis()  # the first bar is on top
+    axis.invert_yaxis()
     _draw_uppers(axis.axvline, conclusion)
     # The left end is 0, or the end of an error bar that reaches below 0.
     axis.set_xlim(min(axis.dataLim.x0, 0), max(axis.get_xlim()[1], 0.1))
@@ -237,12 +237,12 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """
     path = conclusion.path or (conclusion.epsilon,)
     last = conclusion.runs
-    runs = range(last - len(path) + 1, last + 1)
+    runs = range(last - len(path) + 1, last + 1)  # all runs, or only the last
     axis.set_xscale("log")
     axis.xaxis.set_minor_formatter("")
     marker = ""
-    digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
-    axis.xaxis.set_major_locator(LogLocator(subs=digits))
+    tick_digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
+    axis.xaxis.set_major_locator(LogLocator(subs=tick_digits))
     if len(path) < _FEW_RUNS:
         marker = "o"
         axis.set_xticks(runs)
@@ -318,8 +318,8 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
     decades = int(-np.log10(smallest))
     step = 2 if decades > _MAX_DECADES else 1
-    low = 0.1 ** np.arange(1, decades + 1, step)
-    ticks = np.concatenate([low[::-1], [0.5], 1 - low])
+    low_ticks = 0.1 ** np.arange(1, decades + 1, step)
+    ticks = np.concatenate([low_ticks[::-1], [0.5], 1 - low_ticks])
     labels = list(map("{:g}".format, ticks))
     deviates = (special.ndtri, special.ndtr)
     axis.set_xscale("function", functions=deviates)

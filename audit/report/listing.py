@@ -15,7 +15,7 @@ from audit.tasks import task
 from audit.written import Level, finite, show_level
 
 
-def listed(folder: Path) -> dict[str, Any]:
+def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `differs` maps flags to the values that differ from the defaults. `time` is when the newest scores were
@@ -83,7 +83,7 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns records of audits from `listed` as a text table."""
+    """Returns records from `make_record` as a text table."""
     rows = []
     for record in records:
         row = {
