@@ -246,7 +246,7 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses about the test of the claim; an empty list without a claim.
+    """Returns clauses about the test of the claim; an empty list without a claim, or if scores are invalid.
 
     The first clause is the test's result, or why it was not tested. Unless the claim is rejected, the second
     is the probability that this audit would have rejected it with less noise than claimed.

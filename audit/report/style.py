@@ -75,7 +75,7 @@ def set_symbols(figure: Figure) -> None:
 def _encode(figure: Figure, **options: Any) -> bytes:
     """Returns the content of a figure's file, with symbols for names, and closes the figure.
 
-    `options` are keyword arguments of `Figure.savefig`, such as the format.
+    `options` are keyword arguments of `Figure.savefig`.
     """
     set_symbols(figure)
     buffer = io.BytesIO()
