@@ -59,7 +59,7 @@ def judge(conclusion: Conclusion) -> Verdict:
             f"the {broken.name} allows {at_most(broken.epsilon)}."
         )
         explanation = (
-            f"{_claim(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
+            f"{_state_bound(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
             f"{_blame_others(broken, conclusion)}"
         )
         return Verdict(VIOLATED, VIOLATED, headline, explanation)
@@ -76,8 +76,8 @@ def judge(conclusion: Conclusion) -> Verdict:
             proven = f"epsilon of at least {at_least(free.epsilon)}"
         headline = "The guarantee is violated if the trade-off curve is Gaussian."
         explanation = (
-            f"{_claim(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not Gaussian, or "
-            f"there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the curve "
+            f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not Gaussian, "
+            f"or there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the curve "
             f"{_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
@@ -113,14 +113,14 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if free.epsilon >= _SHOWN:
-        leak = _claim(free)
+        leak = _state_bound(free)
         if free.epsilon < largest.epsilon:
             leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
         return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
     if largest.epsilon >= _SHOWN:
         without = f"without an assumption on the curve, {_these_prove(conclusion)} no leakage"
         headline = "This training leaks if its trade-off curve is Gaussian."
-        sentence = f"{_claim(largest)}; {without}.{details}"
+        sentence = f"{_state_bound(largest)}; {without}.{details}"
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
@@ -223,7 +223,7 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 
-def _claim(bound: Bound) -> str:
+def _state_bound(bound: Bound) -> str:
     """Returns a clause that states a lower bound and its condition."""
     return (
         f"With {show_percent(bound.confidence)} confidence and {_state_condition(bound)}, this training "

@@ -120,7 +120,7 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
         by_scores = expected.get(place)
         if not _agree(in_card, by_scores):
             difference = f"{shown(in_card)} in the card and {shown(by_scores)} by these scores"
-            yield f"{place[1:]} is {difference}"
+            yield f"{place.removeprefix('.')} is {difference}"
 
 
 def _agree(stated: Any, recomputed: Any) -> bool:
