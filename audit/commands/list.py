@@ -46,7 +46,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting",), "requires --report: give both")
-    rows = _read_audits(make.audits(cli.folder()), listing.listed)
+    rows = _read_audits(make.audits(cli.folder()), listing.make_record)
     if FLAGS.json:
         print(write_json(rows))
     elif rows:

@@ -1,7 +1,7 @@
-"""Draws conclusions from the scores of an audit.
+"""Draws conclusions from an audit's scores.
 
 `conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes stored scores and their
-setting. The setting determines the claim, and whether we expect a Gaussian trade-off curve.
+setting, which determines the claim and whether we expect a Gaussian trade-off curve.
 """
 
 import math
@@ -39,10 +39,10 @@ from audit.written import USUAL_LEVEL, Level
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the bounds and estimates of all methods for this kind of evidence.
+    """Returns the conclusion from evidence, using all methods for its kind.
 
-    If some rows look like pasted copies (`count_once`), we also conclude from each repeated row counted once.
-    The result has the weaker of both conclusions.
+    If some rows look like pasted copies, we also count each repeated row once, and keep only what both
+    conclusions prove.
 
     Raises InputError for unusable scores.
     """
@@ -60,7 +60,7 @@ def conclude(
 def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     """Returns the estimates and bounds from the canaries of a single run."""
     findings: list[Finding] = []
-    coins, cosines = evidence
+    coins, cosines = evidence  # either may be None
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
@@ -71,9 +71,9 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 
 
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
-    """Returns the estimates and bounds for this kind of evidence, and the two methods of the verdict.
+    """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
-    The two methods are None for a single run, because its verdict uses all bounds.
+    They are None for a single run, because its verdict uses all bounds.
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -89,9 +89,9 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
     findings, pair = _analyze(evidence, level)
-    worlds = evidence.pooled()
+    worlds = evidence.pooled()  # scores in and out
     curve = None
-    if pair is ONE_CANARY:  # the test needs independent scores
+    if pair is ONE_CANARY:  # the curve's test needs independent scores
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -119,19 +119,19 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if composition is None or composition.sampling_rate == 1:
         return concluded
     steps = composition.insertions
-    if last_model is not None:  # otherwise the claim does not have a period of k steps
+    if last_model is not None:  # its schedule has an insertion every k steps
         steps *= last_model.periods.k
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields the notes below a table: failed runs, how we read scores, and how we tested a user's cosines."""
+    """Yields the notes below a table: failed runs, how we read scores, how we tested a user's cosines."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
         number = sum(map(len, evidence.pooled()))
-        if isinstance(evidence, Fresh):
-            number = evidence.cosines.size  # `pooled` adds quantiles for figures
+        if isinstance(evidence, Fresh):  # `pooled` adds quantiles for figures
+            number = evidence.cosines.size
         failed = f"{evidence.failed:,} of {number:,} scores are NaN (failed runs)"
         yield f"{failed}: each counts as the lowest score"
     if isinstance(evidence, Sets) and evidence.labelled:
@@ -143,12 +143,12 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
-    if len(evidence.cosines) == 1:
+    if len(evidence.cosines) == 1:  # a single run
         return
     if evidence.in_order:
-        yield "rows are in the order in which runs started: the bound is the largest after any run"
+        yield "rows are sorted by start time: the bound is the largest after any run"
     else:
-        yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
+        yield "the order of rows does not matter; set `in_order` if they are sorted by start time"
 
 
 def conclude_setting(
@@ -158,17 +158,17 @@ def conclude_setting(
     own_model: bool = False,
     steps: Steps | None = None,
 ) -> Conclusion:
-    """Returns the conclusion from the scores of the first runs of a setting.
+    """Returns the conclusion from a setting's stored scores.
 
     Args:
-      scores: the scores of the runs.
-      setting: the setting of the training runs.
+      scores: the scores of the first runs.
+      setting: the setting of the runs.
       level: delta and confidence of the bounds.
       own_model: True if the model is custom.
       steps: the Lipschitz constants of the steps; None if they are unknown.
 
     Raises:
-      InputError: as `conclude` does, and for stored scores that are not finite.
+      InputError: for scores that are not finite, or that `conclude` cannot use.
     """
     bad = np.count_nonzero(~np.isfinite(scores.scores))
     require(
@@ -187,7 +187,7 @@ def conclude_setting(
             reason = "expected here: Gaussian noise on one crafted coordinate"
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
-    # The bound on the last model depends on the optimizer and the schedule, which the claim does not have.
+    # The last model's bound depends on the optimizer and the schedule, which the claim does not include.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
@@ -212,7 +212,7 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` needs noise. Without noise, `DpSgd` has infinite epsilon whatever the sampler.
+    # `RandomAllocation` needs noise. Without noise, `DpSgd` gives an infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -228,11 +228,11 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
-    """Returns the last model's epsilon for a setting, as if losses were linear.
+    """Returns the last model's epsilon for a setting if losses were linear, or None.
 
-    With linear losses, the last model shows only the sum of all steps. Returns None if the last model is not
-    this sum, as with momentum or weight decay, if every run draws new canaries, and for canaries at fixed
-    steps with independent noise.
+    With linear losses, the last model shows only the sum of all steps. The result is None if the last model
+    is not this sum, as with momentum or weight decay, if every run draws new canaries, and for canaries at
+    fixed steps with independent noise.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
@@ -244,12 +244,12 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     sampling = setting.sampling
     if sampling.batches:
         # The sampler draws one step in each of E epochs of b steps. The sum has E insertions and the noise of
-        # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
+        # E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:  # fixed steps
         return None
-    # `composition` is (noise multiplier, insertions, sampling rate).
+    # The composition is (noise multiplier, insertions, sampling rate).
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
 
@@ -260,7 +260,7 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a separate conclusion for each run, from the scores of its canaries, which are cosines.
+    """Returns a separate conclusion from the cosines of each run.
 
     Args:
       scores: the cosines of all runs and canaries, and which canaries were inserted.
@@ -285,8 +285,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    A canary's score must not depend on the directions of other canaries (`Fresh.plain`), so leave-one-out
-    cosines are not allowed.
+    The scores may not be leave-one-out cosines, because a canary's score must not depend on other canaries'
+    directions (`Fresh.plain`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
@@ -294,14 +294,15 @@ def conclude_together(
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the predicted mu of an adversary who inserts along a single coordinate, or None.
+    """Returns the mu that theory predicts for an adversary who inserts along a single coordinate, or None.
 
-    If the gradients of the data do not change the coordinate, the last model shows the sum of all insertions
-    and noise there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives mu.
+    In an over-parameterised model, the data's gradients do not change this coordinate. There the last model
+    shows only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
+    experiments/hidden_state/README.md derives mu.
 
-    There is no prediction for models that are not over-parameterised, other adversaries or optimizers,
-    training without noise, sampled insertions, or an unknown initialisation, which adds to the variance of
-    scores (Errata H14 of the README).
+    We predict no mu for other models, adversaries or optimizers, without noise or with correlated noise, for
+    sampled insertions, or if the adversary does not know the initial model, which adds to the variance of
+    scores (Errata H14 of that README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -310,8 +311,8 @@ def predicted_mu(setting: Setting) -> float | None:
         and mechanism.noise == INDEPENDENT
         and mechanism.noise_multiplier > 0
         and not setting.unknown_initialisation
-        and setting.sampling.name == EVERY
-        and setting.adversary.biased
+        and setting.sampling.name == EVERY  # insertions are not sampled
+        and setting.adversary.biased  # inserts along a single coordinate
         and task is not None
         and task.over_parameterised
     )
@@ -321,13 +322,13 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def read_coins(stored: Scores) -> Coins:
-    """Returns evidence from stored scores of canaries that were inserted by fair coins."""
+    """Returns evidence from stored scores of canaries that fair coins put in or out."""
     return make_coins(stored.scores, stored.presence)
 
 
 def read_directions(stored: Scores) -> Fresh:
-    """Returns evidence from stored ranks, or cosines with uniform directions, of fresh canaries."""
-    if stored.draws:
+    """Returns evidence from the stored ranks or cosines of canaries that every run drew afresh."""
+    if stored.draws:  # ranks among this number of fresh draws
         return make_from_counts(stored.scores, stored.presence, stored.draws)
     return Fresh(stored.scores, stored.presence, stored.dimension)
 
@@ -335,16 +336,15 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries that all runs share.
 
-    For a single run with several canaries, it is a `OneRun`: with coins unless all canaries are inserted, and
-    with cosines if the stored dimension is not 0.
+    For a single run with several canaries, the result is a `OneRun`: with coins unless all canaries are in,
+    and with cosines if the stored dimension is not 0.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Fair coins practically never insert all of the 40 or more canaries of a single run. So this run has no
-    # coins.
+    # Fair coins practically never insert all of a single run's 40 or more canaries, so this run had no coins.
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)

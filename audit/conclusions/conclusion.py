@@ -1,4 +1,4 @@
-"""The conclusion from the scores of an audit: lower bounds next to the upper bound of the accountant."""
+"""The conclusion from an audit's scores: lower bounds next to the accountant's upper bound."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,7 @@ from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.methods.method import Assumption, Method, Pair
 
 Worlds = tuple[Array, Array]
-_LEAST_P_VALUE = 1e-6  # smaller p-values are not accurate
+_LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -38,7 +38,7 @@ class UpperBound(NamedTuple):
       assumes: the assumption.
       name: the name in sentences and figures; "claim" if the user stated the bound.
       label: the name in tables.
-      last_model_only: True for the hidden-state bound, for an adversary who sees only the last model.
+      last_model_only: True for the hidden-state bound: the adversary sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
     """
 
@@ -64,12 +64,12 @@ class Curve(NamedTuple):
 
     @property
     def is_underpowered(self) -> bool:
-        """Returns True if the test does not refute a Gaussian curve but has too little power."""
+        """Returns True if the test passes but has too little power to mean much."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
     def status(self) -> str:
-        """Returns the result in words: "rejected", "not confirmed" or "confirmed"."""
+        """Returns the result in words: "rejected", "not confirmed" (too little power) or "confirmed"."""
         if self.is_refuted:
             return "rejected"
         if self.is_underpowered:
@@ -77,7 +77,7 @@ class Curve(NamedTuple):
         return "confirmed"
 
     def show(self) -> str:
-        """Returns the result in words: "rejected (p < 1e-06)"."""
+        """Returns the result with its p-value: "rejected (p < 1e-06)"."""
         return f"{self.status} ({self.show_test()})"
 
     def show_test(self) -> str:
@@ -90,7 +90,7 @@ class Curve(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A verdict on an audit, in texts of three lengths.
+    """The verdict on an audit, as texts of three lengths.
 
     Attributes:
       kind: "leaks", "nothing" or "violated".
@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """The conclusion from the scores of an audit, at a given delta and confidence.
+    """The conclusion from an audit's scores, at a given delta and confidence.
 
     Attributes:
       evidence: the scores by run and canary.
@@ -114,19 +114,20 @@ class Conclusion(NamedTuple):
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
       pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
-      estimates: values of epsilon that are not bounds.
-      bounds: the lower bounds. `holds` is False if the scores refute their assumption.
+      estimates: estimates of epsilon that are not bounds.
+      bounds: the lower bounds. The `holds` of a bound is False if the scores refute its assumption.
       curve: the test for a Gaussian curve, which needs one canary per run; else None.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
-      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None if there
-        is no claim.
+      upper_bound: the claimed upper bound on epsilon if the adversary sees all models; infinite without
+        noise, None without a claim.
       mu_upper_bound: the claimed upper bound on mu, or None.
       composition: the steps that may insert the canary; None if unknown.
-      hidden_state: the upper bound for only the last model; None if Lipschitz constants are unknown.
+      hidden_state: the upper bound if the adversary sees only the last model; None if Lipschitz constants are
+        unknown.
       uncovered: why a known setting does not have a `hidden_state`; else empty.
-      expected: the epsilon of the last model under linear losses, for sampled canaries; not a bound.
-      reason: why the mechanism should have a Gaussian curve, or empty.
+      expected: the epsilon of the last model if losses were linear, for sampled canaries; not a bound.
+      reason: why we expect a Gaussian curve from this mechanism, or empty.
 
     `finish` computes these fields.
 
@@ -135,9 +136,9 @@ class Conclusion(NamedTuple):
       has_one_canary: True for several runs with one canary each, whose scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
-      scores_may_depend: True for several runs if a run's scores may depend on each other and have no known
-        distribution.
-      bets_on_curve: True if the test of the claim bets against its whole trade-off curve.
+      scores_may_depend: True for several runs if a run's scores may depend on each other and their
+        distribution is unknown.
+      bets_on_curve: True if the test of the claim bets against the whole claimed trade-off curve.
       runs: the number of training runs.
       epsilon: the lower bound for any curve; for a single run the largest one, or 0.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
@@ -148,11 +149,11 @@ class Conclusion(NamedTuple):
       auc: the area under the ROC curve; None if no canary was left out.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
         canary was left out.
-      normality: the test of normality of the cosines of a single run; None for other scores.
-      is_reversed: True if scores are clearly lower with the canary than without, as with the wrong sign.
+      normality: the normality test of a single run's cosines; None for other scores.
+      is_reversed: True if scores are clearly lower with the canary than without it, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
-      most_provable: the largest epsilon that this number of runs with one canary each can prove for any
-        curve; else None.
+      most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
+        curve; None for other designs.
       is_beyond_reach: True if no set of scores from this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None if there is no claim or no test.
       verdict: the verdict.
@@ -200,31 +201,31 @@ class Conclusion(NamedTuple):
 
     @property
     def fresh(self) -> Fresh:
-        """Returns the evidence if `law_is_known`."""
+        """Returns the evidence, which has this type if `law_is_known`."""
         return cast(Fresh, self.evidence)
 
     @property
     def one_run(self) -> OneRun:
-        """Returns the evidence if `is_one_run`."""
+        """Returns the evidence, which has this type if `is_one_run`."""
         return cast(OneRun, self.evidence)
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound that the verdict on several runs uses if the curve is Gaussian."""
+        """Returns the bound in the verdict on several runs that may assume a Gaussian curve."""
         return self.bound(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound that the verdict on several runs uses for any curve."""
+        """Returns the bound in the verdict on several runs that is valid for any curve."""
         return self.bound(cast(Pair, self.pair).free)
 
     @property
     def path(self) -> tuple[float, ...]:
-        """Returns the proven epsilon after each run for fresh directions in start order; else empty."""
+        """Returns the epsilon proven after each run if the order of runs is known; else empty."""
         return self.assumption_free.path
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
-        """Returns the largest upper bound that an epsilon exceeds, or None."""
+        """Returns the largest upper bound below an epsilon, or None."""
         for bound in reversed(self.upper_bounds):  # the largest first
             if epsilon > bound.epsilon:
                 return bound
@@ -233,16 +234,16 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        Bounds of a single run keep their order. Otherwise the bound for any curve comes first, and then the
-        bound for a Gaussian curve. For fresh directions with an upper bound on mu, the lower bound on mu
-        comes before both.
+        The bounds of a single run keep their order. Otherwise the bound for any curve comes first, followed
+        by the bound for a Gaussian curve. If `law_is_known` and mu has an upper bound, the lower bound on mu
+        precedes both.
         """
         if self.pair is None:
             return self.bounds
         methods = [self.pair.free, self.pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
-            methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        # A dict drops repeated bounds and keeps their order.
+            methods.insert(0, EXACT_NULL_GDP)
+        # A dict drops repeated bounds.
         return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:

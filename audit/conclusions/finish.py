@@ -1,8 +1,8 @@
 """Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
-If the scores of left-out canaries have a known distribution, bets test the whole claimed curve
-(`claimed_curve`), even with a single run. Otherwise, lower bounds test the claim: a lower bound on mu above
-the claimed mu rejects mu-GDP, and a lower bound on epsilon above the claimed epsilon rejects any claim.
+If the scores of left-out canaries have a known distribution, bets test the whole claimed curve, even with a
+single run. Otherwise, lower bounds test the claim: a lower bound on mu above the claimed mu rejects mu-GDP,
+and a lower bound on epsilon above the claimed epsilon rejects any claim.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ from audit.methods.curves import Auc
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
-# Scores are reversed if their AUC is this many standard errors below 1/2. Without a leak this happens in 3 of
-# 100,000 audits.
+# Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
+# happens in 3 of 100,000 audits (the normal tail).
 _CLEARLY = 4
-_MIN_EQUAL = 5  # this many scores are never all equal, or shifted by the same number, by chance
+_MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion with all fields, given the first ones of `Conclusion`."""
+    """Returns the conclusion with the fields that `Conclusion` leaves to `finish`."""
     examined = _examine(conclusion)
     return _judge(examined, _test_claim(examined))
 
@@ -40,41 +40,43 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether repeated rows are independent runs or pasted copies.
 
-    We take the smaller bound of both readings of the rows, and reject a claim only if both readings do.
-    Scores and estimates come from the reading that proves less.
+    For each method, the result has the smaller of two bounds: from all rows, and from counting each repeated
+    row once. It rejects a claim only if both do. Scores and estimates come from the conclusion that proves
+    less.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.
       once: the conclusion that counts each repeated row once, before `finish`; None if it has too few rows.
       remark: the number of repeated rows, in words.
     """
-    shown = all_rows
+    weaker = all_rows
     test = None
     bounds_once: tuple[Bound, ...] = ()
     note = "counted once, they are too few for a bound"
     if once is not None:
-        first = finish(all_rows)
-        second = finish(once)
+        finished_all = finish(all_rows)
+        finished_once = finish(once)
         note = "the bound counts all of them, which proves less"
-        if second.epsilon <= first.epsilon:
-            shown = once
+        if finished_once.epsilon <= finished_all.epsilon:
+            weaker = once
             note = "the bound counts them once"
-        # The test of the curve is valid in both cases if it uses each repeated row once.
-        shown = shown._replace(curve=once.curve)
+        # The curve's test is valid in both cases if it counts each repeated row once.
+        weaker = weaker._replace(curve=once.curve)
         bounds_once = once.bounds
-        if first.claim_test is not None and second.claim_test is not None:
-            test = min(first.claim_test, second.claim_test, key=attrgetter("refuted", "e_value"))
+        tests = (finished_all.claim_test, finished_once.claim_test)
+        if None not in tests:
+            test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
-    shown = shown._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
-    return _judge(_examine(shown), test)
+    weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
+    return _judge(_examine(weaker), test)
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
 
-    Repeated rows may be copies, so a method proves only what both bounds prove: 0 if `once` does not have its
-    bound. We drop methods that only `once` has, and the bounds after each run (`path`), since they may come
-    from different readings of the rows.
+    Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` does not
+    have the method. We drop methods that only `once` has, and the bounds after each run (`path`), because
+    the smaller bounds of two methods may count rows differently.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -87,18 +89,13 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
 
 
 def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
-    """Returns a conclusion with the test of the claim, and with the verdict that follows from all fields."""
+    """Returns a conclusion with the test of the claim, and the verdict that follows."""
     tested = conclusion._replace(claim_test=claim_test)
     return tested._replace(verdict=verdicts.judge(tested))
 
 
 def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields except the test of the claim and the verdict.
-
-    `doubt` is why the scores cannot come from independent runs. `bets_on_curve` is True if the test of the
-    claim bets against its whole curve, which needs a known distribution of left-out scores. `is_reversed` is
-    True if scores are clearly lower with the canary than without.
-    """
+    """Returns a conclusion with all computed fields except the test of the claim and the verdict."""
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
@@ -120,14 +117,14 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
         doubt=_find_doubt(evidence, conclusion.worlds),
     )
-    if len(conclusion.worlds[1]):
+    if len(conclusion.worlds[1]):  # there are left-out canaries
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
     if isinstance(evidence, OneRun):
         examined = _examine_one_run(examined, evidence)
     else:
         examined = examined._replace(
-            bets_on_curve=examined.law_is_known,
+            bets_on_curve=examined.law_is_known,  # bets need known rates of false positives
             runs=sum(len(table.scores) for table in evidence.rows()),
             epsilon=examined.assumption_free.epsilon,
         )
@@ -138,7 +135,6 @@ def _examine(conclusion: Conclusion) -> Conclusion:
 
 def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
     """Returns the conclusion from a single run with its epsilon, `bets_on_curve` and `normality`."""
-    # All bounds of a single run count, except those that assume a Gaussian curve.
     free = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
     normality = None
     if evidence.cosines is not None:
@@ -153,8 +149,8 @@ def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
 def _examine_reach(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`.
 
-    `most_provable` is the largest epsilon that so many runs can prove for any curve. The tightest upper bound
-    is beyond reach if neither this epsilon nor the largest provable mu exceeds it.
+    The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
+    mu exceeds it.
     """
     n_in, n_out = map(len, conclusion.worlds)
     confidence = conclusion.confidence
@@ -169,7 +165,7 @@ def _examine_reach(conclusion: Conclusion) -> Conclusion:
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
-    """Returns the upper bounds for the last model and for all models, the smallest epsilon first."""
+    """Returns the known upper bounds, for the last model and for all models, the smallest epsilon first."""
     upper_bounds = []
     state = conclusion.hidden_state
     if state is not None:
@@ -195,14 +191,13 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     """Returns why scores cannot come from independent training runs with noise; empty if they can.
 
-    `worlds` has the scores with the canary, and the scores without it. There are two reasons for doubt, both
-    with at least 5 scores per world:
+    `worlds` has the scores with the canary and the scores without it. There are two reasons for doubt:
 
-    - All scores of one world are equal while the others vary: its runs shared a seed, or scores were never
-    filled in. Exceptions are saturated scores, which equal an extreme of the other world, and worlds with
-    many repeated scores, such as guesses and failed runs.
-    - Every score with the canary equals the score without it in the same row, plus a constant: the two runs
-    of each row shared a seed.
+    - A world has 5 or more scores, and all are equal while the others vary: its runs shared a seed, or scores
+    were never filled in. We do not doubt saturated scores, which equal an extreme of the other world, or
+    scores next to many repeated ones, such as guesses and failed runs.
+    - There are 5 or more rows, and every score with the canary equals the score without it in the same row
+    plus a constant: the two runs of each row shared a seed.
     """
     if isinstance(evidence, Fresh | OneRun):
         return ""
@@ -210,11 +205,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores of one world are equal, else an empty string; see `_find_doubt`."""
+    """Returns a sentence if all scores of one world are equal, else ""; see `_find_doubt`."""
     for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # With more different scores than this, fewer than half of the others are equal.
+        # With this many different scores, fewer than half of the others repeat another score.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
@@ -222,12 +217,12 @@ def _describe_constant_world(worlds: Worlds) -> str:
 
 
 def _describe_equal_shifts(worlds: Worlds) -> str:
-    """Returns a sentence if the worlds differ by a constant, else an empty string; see `_find_doubt`."""
+    """Returns a sentence if the worlds differ by the same shift in all rows, else ""; see `_find_doubt`."""
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
         return ""
-    # Shifts are equal up to a billionth of the largest score. Scores with few different values, such as
-    # guesses, may have equal shifts by chance.
+    # Shifts that agree to a billionth of the largest score are equal. Scores with few different values, such
+    # as guesses, may have equal shifts by chance.
     shifts = scores_in - scores_out
     is_shifted = np.ptp(shifts) <= 1e-9 * np.abs(worlds).max()
     if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
@@ -236,14 +231,14 @@ def _describe_equal_shifts(worlds: Worlds) -> str:
 
 
 def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -> bool:
-    """Returns True if scores are clearly lower with the canary than without, as with the wrong sign.
+    """Returns True if scores are clearly lower with the canary than without it, as with the wrong sign.
 
     The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
-    so we multiply the standard error for independent scores by sqrt(K). For a single run we assume
-    independent scores, but do not call them reversed if a bound is above 0. We compare cosines with a known
-    null distribution to its mean 0 and standard deviation 1 / sqrt(d).
+    so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume
+    independent scores, but do not call them reversed if a bound is above 0. If cosines have a known null
+    distribution, we compare their mean to its mean 0 and standard deviation 1 / sqrt(d) instead.
     """
-    dependent = max(evidence.canaries)  # K
+    dependent = max(evidence.canaries)  # K, the number of scores that may depend on each other
     if isinstance(evidence, OneRun):
         if any(bound.epsilon > 0 for bound in bounds):
             return False
@@ -257,10 +252,10 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest upper bound; None if it is not tested.
+    """Returns the test of the tightest upper bound; None without a test.
 
     The test needs a finite upper bound, scores that may come from independent runs, and a suitable lower
-    bound or claimed curve. A test of reversed scores counts only if it rejects the claim.
+    bound or claimed curve. If scores are reversed, only a rejection counts.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
@@ -275,7 +270,7 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test of a claim by lower bounds on epsilon and mu; None for a single run without them.
+    """Returns the test that compares lower bounds to a claim; None for a single run without enough coins.
 
     The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean for a true claim
     is at most 1, since a true claim is rejected with a probability of at most 1 - confidence.
@@ -289,9 +284,9 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0  # a claim of mu-GDP is tested only by the bound on mu
     else:
-        # Each of the two bounds is wrong with a probability of at most 1 - confidence, and in theory one of
-        # them up to twice as often. But on a Gaussian curve the bound on epsilon does not add errors to the
-        # errors of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
+        # Each bound is wrong with a probability of at most 1 - confidence. In theory, the probability that
+        # either is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to
+        # those of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -300,21 +295,21 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
 
 
 def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
-    """Returns True if a lower bound on epsilon or mu (None without one) exceeds an upper bound."""
+    """Returns True if a lower bound on epsilon, or on mu if there is one, exceeds an upper bound."""
     if epsilon > upper.epsilon:
         return True
     return upper.mu is not None and mu is not None and mu > upper.mu
 
 
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
+    """Returns the test that bets against the whole claimed trade-off curve, on inserted canaries' scores.
 
-    We bet that more canaries exceed a threshold than the claim allows. `seen` of the result is the smallest
-    departure from the claim that the test would find. Returns None without a claimed curve, or if left-out
-    scores refute their distribution.
+    We bet that more canaries exceed a threshold than the claim allows. The test's `seen` is the smallest
+    departure from the claim that it would find. Returns None without a claimed curve, or if left-out canaries
+    refute their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
-    # `holds` is False if left-out canaries of several runs refute the distribution.
+    # The bound holds unless left-out canaries of several runs refute their distribution.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -324,24 +319,24 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
-    # The capital after each run with inserted canaries, and then after each run.
+    # The capital after each run with inserted canaries, expanded to all runs.
     log_capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
-        # Under the claimed noise the mean of scores, in standard deviations of a score out, is at most mu.
+        # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
-    """Returns a function from false-positive rates to the largest true-positive rates under the claims.
+    """Returns a function from false-positive rates to the largest true-positive rates that claims allow.
 
-    Two claims may be known: the mu of the tightest upper bound, and the claim about the mechanism. With both,
-    the smaller rate counts. Returns None without a claim.
+    Two claims may be known: the tightest upper bound's mu, and the claim about the mechanism. With both, the
+    smaller rate counts. Returns None without a claim.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -30,12 +30,12 @@ from audit.storage.store import Store
 from audit.tasks import task
 from audit.version import __version__
 
-# Raise the number if a code change affects measured constants; audits then measure again.
+# Raise the number if a code change affects measured constants. Audits then measure them again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
-_ROUNDING = 1e-6  # of distances, in units of the shift by an insertion
-# Reasons why there is no bound.
+_ROUNDING = 1e-6  # smaller distances are 0, in units of an insertion's shift
+# Reasons why a bound is missing.
 MOMENTUM_LEAKS = (
     "with momentum 0.9, a convex loss can leak epsilon = 18.6 where SGD leaks at most 8.7 (k = 5)"
 )
@@ -46,7 +46,7 @@ class Steps(NamedTuple):
     """The Lipschitz constants of an audit's T training steps, and why they are valid.
 
     Attributes:
-      constants: (T,), or a single number.
+      constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
       kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
@@ -63,13 +63,13 @@ class Steps(NamedTuple):
 def hidden_state(
     setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
 ) -> HiddenState | str:
-    """Returns the upper bound on how much the last model leaks, or the reason why there is none.
+    """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the constants of a custom model, or the measured constants of a catalogue model; None if
-        they are unknown. Not used for a model with proven constants.
+      given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
+        unknown. Not used for a model with proven constants.
       own_model: True if the model is custom.
 
     Raises:
@@ -82,7 +82,7 @@ def hidden_state(
     if not own_model:
         row = task.find_task(setting.model)
     if row is not None and row.curved is not None:
-        # On any data the loss's curvature is between -negative and positive.
+        # On any data, the loss's curvature is between -negative and positive.
         negative, positive, largest_gradient, reason = row.curved
         may_clip = setting.mechanism.clipping_norm < largest_gradient
         steps = Steps(_find_constant(setting, negative, positive, may_clip), reason)
@@ -104,29 +104,29 @@ def hidden_state(
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns mu of an adversary who inserts along a single direction without other gradients.
+    """Returns the mu of an adversary who inserts along a direction in which all other gradients are 0.
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    For 1 - eta lambda from 0 to 1, it equals the hidden-state bound if the canary comes first in its
-    period and all periods are complete.
+    It equals the hidden-state bound if 1 - eta lambda is between 0 and 1, the canary comes first in its
+    period, and all periods are complete.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     exponents = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # For |1 - decay| above 1, negative exponents avoid overflow; their common factor cancels.
+    # If |1 - decay| is above 1, negative exponents avoid overflow. Their common factor cancels.
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
-    inserted = weights[schedule.place - 1 :: schedule.periodicity]
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]  # of steps with an insertion
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
 
 def keep(store: Store, steps: Steps | None) -> Steps | None:
-    """Writes the constants to the store's lipschitz.json, and returns them; None deletes the file."""
+    """Writes constants to the store's lipschitz.json and returns them; None deletes the file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return None
@@ -136,17 +136,16 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if it has none, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None if they are missing, or if another `MEASUREMENT` made them.
 
-    Constants that were proven or given have 0 runs and never expire. Raises InputError if their file is
-    damaged.
+    Constants that were proven or given have 0 runs and never expire. Raises InputError for a damaged file.
     """
     content = files.read(store.path / _FILE)
     if content is None:
         return None
     try:
         steps = Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
-    # ValueError: not JSON. TypeError: no object, or other keys. RecursionError: nested too deeply.
+    # ValueError: not JSON. TypeError: not an object, or other keys. RecursionError: nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
     if steps.runs and steps.version != MEASUREMENT:
@@ -155,10 +154,10 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns a store's Lipschitz constants if this `MEASUREMENT` made them in `rehearsals` or more runs.
+    """Returns a store's constants if this `MEASUREMENT` made them in at least `rehearsals` runs; else None.
 
-    Else it returns None. Since `rehearsals` may be `USUAL` (0), and constants that were not measured have 0
-    runs, two runs are required in any case.
+    At least two runs are always required: `rehearsals` may be `USUAL` (0), and constants that were not
+    measured have 0 runs.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
@@ -167,7 +166,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model with a reason, and the bounds for larger constants."""
+    """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
     mixture = _find_mixture(setting, steps.constants, delta)
@@ -186,8 +185,8 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    If a sampler hides the order, mu and epsilon come from the mixture over orders, and `paid` and
-    `attained_by` from the order of `_find_shifts`.
+    If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
+    `attained_by` from the order that `_find_shifts` assumes.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -203,8 +202,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    It needs noise, and k = 1, since any step must be able to insert the canary. The Lipschitz constants are a
-    number or (T,).
+    It needs noise, and k = 1, because any step may insert the canary. The Lipschitz constants are a number or
+    (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -215,13 +214,13 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> Array:
-    """Returns the shift caused by the canary at each step, of shape (T,): 1 if the step inserts it, else 0.
+    """Returns the shift that the canary causes at each step, of shape (T,): 1 if inserted there, else 0.
 
-    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. For a sampler by epochs we
-    assume the last step of each epoch, and for Poisson sampling all steps that may insert it.
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler inserts the
+    canary at a random step of each epoch, we assume the last one; with Poisson sampling, every possible step.
     """
     schedule = setting.schedule
-    place = schedule.place
+    place = schedule.place  # which step of a period inserts the canary
     period = schedule.periodicity
     if setting.sampling.batches:  # the number of steps in an epoch
         period = setting.sampling.batches
@@ -235,7 +234,7 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. Simulation takes seconds, hence the cache."""
+    """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds."""
     batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
@@ -247,13 +246,13 @@ def _mix_orders(
 
 
 def coupling_distances(setting: Setting) -> Array:
-    """Returns the distance (T,) between the models with and without the canary before each step.
+    """Returns the distance between the models with and without the canary before each step, of shape (T,).
 
     We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
     the canary's shift s_t to their distance, and its noise hides a part a_t (`paid`). So the distance before
     step t is z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B (`_find_shifts`).
     """
-    paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
+    paid = _bound_for(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
     after = np.cumsum(_find_shifts(setting) - paid)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
@@ -262,15 +261,17 @@ def coupling_distances(setting: Setting) -> Array:
 def _find_constant(
     setting: Setting, negative: float, positive: float, may_clip: bool = False
 ) -> float:
-    """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
+    """Returns the steps' Lipschitz constant, on any data, for a model with bounded curvature.
 
-    A step is theta - eta (g + lambda theta), with the mean g of clipped gradients, learning rate eta and
-    weight decay lambda. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
+    A step maps theta to theta - eta (g + lambda theta), with the mean g of the clipped gradients, learning
+    rate eta and weight decay lambda. The eigenvalues of an example's Hessian are between -`negative` and
+    `positive`.
 
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping
     (`may_clip`), the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
-    since clipping is a projection. By the triangle inequality the constant is
-    |1 - eta lambda| + eta max(negative, positive). Losses that are convex in w'x stay convex with clipping.
+    since clipping is a projection. By the triangle inequality, the constant is
+    |1 - eta lambda| + eta max(negative, positive). Losses that are convex in w'x stay convex with clipping,
+    so they do not need `may_clip`.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
@@ -280,9 +281,9 @@ def _find_constant(
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why the hidden-state bound is invalid for a setting with any model; empty if it may be valid.
+    """Returns why a setting's hidden-state bound is invalid, whatever the model; empty if it may be valid.
 
-    Apart from canary and noise, a step must be an exact function of only the previous model.
+    Without the canary and noise, a step must be an exact function of only the previous model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -293,7 +294,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "its noise is correlated across steps"
     if adversary.sees_every_model:
         return "this adversary sees every model"
-    if setting.sampling.times:  # the number of random steps of each canary
+    if setting.sampling.times:  # the number of random steps that insert each canary
         return "each canary comes at random steps"
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
@@ -303,17 +304,16 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # `count_rehearsals` explains this number
+USUAL = 0  # means the usual number of rehearsals for the model's size
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for measuring a catalogue model's steps; None if we do not measure.
+    """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. The number `USUAL` (0) stands for the
-    usual number for the model's size. By default we measure smooth models
+    A rehearsal is a training run that measures Lipschitz constants. By default, we measure smooth models
     without proven constants if k > 1 and the last model can have a bound.
 
     Args:
@@ -322,12 +322,12 @@ def count_rehearsals(
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
-      InputError: for other words, too few rehearsals, and a request if the last model cannot have a bound.
+      InputError: for other words, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
-    words = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
-    # An array cannot be compared with words.
+    message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
+    # Comparing an array with words would give an array.
     is_word = requested is None or isinstance(requested, str)
-    require(is_word and requested in (None, MEASURED, UNMEASURED), words)
+    require(is_word and requested in (None, MEASURED, UNMEASURED), message)
     is_wanted = requested == MEASURED
     if rehearsals is not None:
         require_rehearsals(is_wanted, rehearsals)
@@ -347,9 +347,9 @@ def count_rehearsals(
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or any unless `lipschitz` is "measured"."""
+    """Raises InputError for fewer than 2 rehearsals, or for any number unless `lipschitz` is "measured"."""
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     require(
         number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS,
-        f"`rehearsals={rehearsals}`: give at least {_MIN_REHEARSALS}, one of them in each world",
+        f"`rehearsals={rehearsals}`: give at least {_MIN_REHEARSALS}, one with the canary and one without",
     )

@@ -1,4 +1,4 @@
-"""Measures the Lipschitz constants of an audit's steps if there are no proven ones, and stores them."""
+"""Measures the Lipschitz constants of an audit's steps, for models without proven ones, and stores them."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
-    """Measures the steps of a catalogue model in `runs` training runs, unless the store has constants."""
+    """Measures a catalogue model's Lipschitz constants in `runs` runs, unless the store has them."""
     game = build.build(setting, dataset)
     clipped_sum = build.make_dpsgd(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -40,14 +40,14 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the store of the setting, which keeps the constants.
+      store: the setting's store, which keeps the constants.
       setting: the setting of the audit.
       game: the training to measure.
-      clipped_sum: the mechanism's function for the sum of clipped gradients.
-      runs: the number of training runs to measure, or `USUAL` for the number for the model's size.
+      clipped_sum: the mechanism's function that sums clipped gradients.
+      runs: the number of training runs to measure; `USUAL` chooses it by the model's size.
       kinks: True if the model is known to have kinks, as ReLU networks do.
     """
-    # Another process that needs the same constants waits here, and then reads them from the store.
+    # Another process that needs the same constants waits here and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
@@ -66,22 +66,22 @@ def measure_steps(
     """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
 
     A constant is the largest singular value of a step's Jacobian. A secant is the distance between two models
-    after a step, divided by their distance before the step. If a secant exceeds the derivatives, the steps
-    have kinks, as at a ReLU, and derivatives do not bound them (`kink` of the result).
+    after a step, divided by their distance before the step. If a secant exceeds the singular value, the steps
+    have kinks, as at a ReLU, and derivatives do not bound how far steps separate models (`Steps.kink`).
 
-    `effort` has the numbers of runs, steps and secants to measure. For other arguments see `measure`.
+    `effort` has the numbers of runs, steps and secants to measure. `measure` describes the other arguments.
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(walked=1)  # secants at one step suffice for the report
-    count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
+        effort = effort._replace(walked=1)  # kinks are known, so secants of one step suffice
+    count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
-        # Some devices compute matrix products in less than float32 by default.
+        # By default, some devices compute matrix products in lower precision than float32.
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        distances_unstretched = lipschitz.coupling_distances(setting)
-        measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
+        distances = lipschitz.coupling_distances(setting)  # the lengths of secants
+        measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
 
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
@@ -93,7 +93,7 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
-    """Returns why derivatives do not bound how far steps separate two models; empty if they may.
+    """Returns why derivatives do not bound how far steps separate two models; empty if they may bound it.
 
     `worst` is the secant that exceeds its derivative most. `kinks` is True if the model is known to have
     kinks, even if no secant shows one.

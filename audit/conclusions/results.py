@@ -1,4 +1,4 @@
-"""A conclusion as JSON, for programs and for the file audit.json in the folder of a setting."""
+"""Conclusions as JSON, for programs and for the file audit.json in a setting's folder."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from audit.written import write_json
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
-    """Writes a conclusion and the additional fields `more` to audit.json in a store."""
+    """Writes a conclusion, with additional fields `more`, to a store's audit.json."""
     store.write_text(RESULT, result_json(conclusion, indent=2, **more) + "\n")
 
 
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
-    """Returns the content of audit.json: `result_fields`, epsilon, the upper bound on mu, and `more`."""
+    """Returns the JSON in audit.json: `result_fields`, epsilon, the upper bound on mu, and `more`."""
     fields = result_fields(conclusion)
     fields["epsilon"] = conclusion.epsilon
     return write_json({**fields, "mu_upper_bound": conclusion.mu_upper_bound, **more}, indent)
@@ -25,7 +25,7 @@ def answer_json(conclusion: Conclusion) -> str:
 
     It has `result_fields` and the verdict. For several runs it also has `auc` and `attack`: the accuracy, and
     the true-positive rates at 1% and 0.1% false positives, with 95% intervals. A rate is null if there are
-    too few left-out canaries for a false positive.
+    too few left-out canaries to measure it.
     """
     fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
@@ -43,18 +43,18 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
-      last_model*: the upper bound on the last model, or `why_not`. `margins` maps factors f to the epsilon
-        if the constant c of each step is larger by (f - 1) |c - 1|.
+      last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
+        if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
       claim_test*: the test of the claim.
       expected*: the epsilon of the last model if losses were linear; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
-      gaussian_curve*: the test of the Gaussian curve.
+      gaussian_curve*: the test for a Gaussian curve.
 
-    For a single run there are `estimates`, `bounds`, `upper_bound`, `claim_test`*, `notes`*, and `coins`,
-    which is true if coins inserted the canaries. With cosines there are also the numbers `observed` and
-    `unobserved`, `dimension` and the test of `normality`; otherwise the number of `canaries`.
+    For a single run, the fields are `estimates`, `bounds`, `upper_bound`, `claim_test`*, `notes`*, and
+    `coins`, which is true if coins inserted the canaries. With cosines, they also include the numbers
+    `observed` and `unobserved`, `dimension` and the `normality` test; otherwise, the number of `canaries`.
     """
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)
@@ -81,7 +81,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "most_provable": conclusion.most_provable,
         "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
     }
-    nullable = ("upper_bound", "most_provable")  # we leave out other fields if they are None
+    nullable = ("upper_bound", "most_provable")
     return {name: value for name, value in fields.items() if value is not None or name in nullable}
 
 
@@ -112,9 +112,10 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `claim_test` of a conclusion's JSON; an empty dict if the claim is not tested.
+    """Returns {"claim_test": ...} for a conclusion's JSON; an empty dict if the claim was not tested.
 
-    `seen` is the smallest departure from the claim that this number of runs would have refuted, or None.
+    The test's `seen` is the smallest departure from the claim that this number of runs would have refuted, or
+    None.
     """
     test = conclusion.claim_test
     if test is None:
@@ -126,9 +127,10 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound or an estimate as a JSON-serializable dict.
 
     `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Only bounds with an exact
-    null distribution have `false_positive_rate` and `path`. Only estimates that were simulated without a leak
-    have `noise_floor` and `standard_error`.
+    null distribution have `false_positive_rate` and `path`. Only estimates that were also simulated without a
+    leak have `noise_floor` and `standard_error`.
     """
+    # The first two keys set the order; `assumes` gets its text below.
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):
         fields["assumes"] = finding.assumes.text

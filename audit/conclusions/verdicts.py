@@ -13,10 +13,11 @@ LEAKS = "leaks"
 NOTHING = "nothing"
 VIOLATED = "violated"
 VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
-_SHOWN = 0.001  # smaller lower bounds are 0 when rounded down to three decimals
+_SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who do not train
 
 _NOTHING = "No leakage is proven."
+# `_blame_others` ends this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
@@ -33,17 +34,17 @@ def at_most(value: float) -> str:
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion with all other fields.
+    """Returns the verdict on a conclusion that has all other fields.
 
-    We compare the upper bounds to two lower bounds: `free` is the largest one for any trade-off curve, and
-    `largest` the largest of all, which may assume a Gaussian curve unless the scores refute it.
+    We compare the upper bounds to two lower bounds. `free` is the largest that is valid for any trade-off
+    curve. `largest` is the largest of all, which may assume a Gaussian curve unless the scores refute it.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:
+    if not conclusion.is_one_run:  # the verdict uses only the two bounds of `pair`
         bounds = (conclusion.assumption_free, conclusion.gaussian)
     free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     free = max(free_bounds, key=attrgetter("epsilon"))
@@ -58,7 +59,7 @@ def judge(conclusion: Conclusion) -> Verdict:
             f"the {broken.name} allows {at_most(broken.epsilon)}."
         )
         explanation = (
-            f"{_claim(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
+            f"{_state_bound(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
             f"{_blame_others(broken, conclusion)}"
         )
         return Verdict(VIOLATED, VIOLATED, headline, explanation)
@@ -75,9 +76,9 @@ def judge(conclusion: Conclusion) -> Verdict:
             proven = f"epsilon of at least {at_least(free.epsilon)}"
         headline = "The guarantee is violated if the trade-off curve is Gaussian."
         explanation = (
-            f"{_claim(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not Gaussian, or "
-            f"there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the curve "
-            f"{_these_prove(conclusion)} {proven}, which violates no guarantee."
+            f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not "
+            f"Gaussian, or there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the "
+            f"curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
         return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, headline, explanation)
@@ -85,7 +86,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` is the reason."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` is why."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
         "and the bounds are valid only for independent runs, so these scores do not show whether this "
@@ -106,25 +107,25 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
-    """Returns the verdict on a conclusion without a violation: no proof, or a leak.
+    """Returns the verdict if no guarantee is violated: the training leaks, or no leakage is proven.
 
-    `free` and `largest` are the two lower bounds of `judge`.
+    `free` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if free.epsilon >= _SHOWN:
-        leak = _claim(free)
+        leak = _state_bound(free)
         if free.epsilon < largest.epsilon:
             leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
         return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
     if largest.epsilon >= _SHOWN:
         without = f"without an assumption on the curve, {_these_prove(conclusion)} no leakage"
         headline = "This training leaks if its trade-off curve is Gaussian."
-        sentence = f"{_claim(largest)}; {without}.{details}"
+        sentence = f"{_state_bound(largest)}; {without}.{details}"
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:  # a curve that is not rejected adds nothing to bounds of 0
+    if not conclusion.refutes_gaussian:  # with bounds of 0, only a rejection matters
         details = _describe_upper_bounds(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
@@ -135,7 +136,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
-    """Returns a subject and verb, "these runs prove" or "this run proves"; `scores` names several runs."""
+    """Returns "these runs prove", with the noun `scores` for several runs, or "this run proves"."""
     if conclusion.is_one_run:
         return "this run proves"
     return f"these {scores} prove"
@@ -155,11 +156,11 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline for a proven leak: for several runs, the lower bound next to an upper bound.
+    """Returns the headline for a proven leak. For several runs, it compares the lower bound to upper bounds.
 
-    If the tightest upper bound is for the last model, the headline also has the bound by composition, and in
-    brackets a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
-    reports if no scores of so few runs could reject it.
+    If the tightest upper bound is for the last model, the headline also has the bound by composition and, in
+    brackets, a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
+    reports if there are too few runs to reject it.
     """
     if conclusion.is_one_run:
         return "This training leaks."
@@ -173,7 +174,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:
             last_model += " if steps stretch as measured"
-        # If there is a hidden-state bound, there is also a bound by composition, so it is not None.
+        # A hidden-state bound implies a bound by composition, so it is not None.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -187,12 +188,12 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the explanation if the test rejects the claim, but no lower bound for any curve exceeds it."""
+    """Returns the explanation if the claim's test rejects it, but no lower bound for any curve exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only the e-value of bets measures the evidence. Other e-values are 0 or 1 / (1 - confidence).
+    # Only bets give a graded e-value. Other e-values are 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
@@ -208,7 +209,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence about the test of a Gaussian curve, with a leading space; may be empty."""
+    """Returns a sentence about the Gaussian-curve test, with a leading space; empty without a test."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.scores_may_depend:
@@ -219,12 +220,11 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
         return f" These scores reject a Gaussian curve {result}, so bounds that assume one are invalid."
     if not curve.is_underpowered:
         return f" There is no evidence against a Gaussian curve {result}; this does not prove it."
-    # Too little power: so few runs seldom reject other curves.
     return f" These runs are too few to confirm a Gaussian curve {result}."
 
 
-def _claim(bound: Bound) -> str:
-    """Returns the clause that states a lower bound and its condition."""
+def _state_bound(bound: Bound) -> str:
+    """Returns a clause that states a lower bound and its condition."""
     return (
         f"With {show_percent(bound.confidence)} confidence and {_state_condition(bound)}, this training "
         f"leaks at least epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
@@ -232,7 +232,7 @@ def _claim(bound: Bound) -> str:
 
 
 def _state_condition(bound: Bound) -> str:
-    """Returns the condition under which a lower bound is valid, in words."""
+    """Returns a phrase for the condition under which a lower bound is valid."""
     if bound.assumes.proviso:
         return bound.assumes.proviso
     if bound.assumes.gaussian:
@@ -265,9 +265,9 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
-    """Returns the value and the source of an upper bound, such as "the 3.1 that accounting guarantees".
+    """Returns an upper bound with its source, such as "the 3.1 that accounting guarantees".
 
-    A bound on the last model has its own name: "the 3.1 of the hidden-state bound".
+    For the last model, the source is the bound's name: "the 3.1 of the hidden-state bound".
     """
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
@@ -278,9 +278,9 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
-    """Returns the causes other than a bug why the upper bound `broken` was exceeded, to end a sentence.
+    """Returns the end of a sentence: what may have exceeded the upper bound `broken`, if not a bug.
 
-    For several runs the causes include chance.
+    For several runs, one of these causes is chance.
     """
     other = f"or the {broken.name} is for a different training"
     if not conclusion.is_one_run:
@@ -290,7 +290,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
         )
     if not broken.last_model_only:
         return f"{other}."
-    # The bound by composition may be smaller than `broken`, since only composition uses sampling.
+    # Composition may have the smaller bound, since only composition accounts for sampling.
     composition = conclusion.upper_bound or 0.0
     effect = "is also violated"
     if broken.epsilon < composition:
@@ -300,13 +300,13 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns the evidence that decides between a violated guarantee and a curve that is not Gaussian."""
+    """Returns which evidence would decide between a violated guarantee and a curve that is not Gaussian."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # So few runs cannot prove more than the upper bound. Fewer insertions lower the accountant's upper bound,
-    # but they do not change a stated claim.
+    # So few runs cannot prove more than the upper bound. Fewer insertions would lower an accountant's upper
+    # bound, but not a stated claim.
     if conclusion.is_claimed:
         return BETTER_SCORES
     return f"more runs, or fewer insertions for an upper bound below {at_least(most)}"

@@ -1,6 +1,6 @@
 """Checks that a user's arrays contain real numbers.
 
-Masks, imaginary parts, dates and records are rejected because NumPy would convert or drop them silently.
+We reject masks, imaginary parts, dates and records because NumPy would convert or drop them silently.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
-MAX_SCORES = 10_000_000  # half a minute and 2 GB of memory
+MAX_SCORES = 10_000_000  # bounds then take half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a user's values as an array of real numbers, with their type and shape.
+    """Returns a user's values as an array of real numbers, and keeps their type and shape.
 
-    Booleans, bfloat16 and JAX's arrays are valid.
+    Booleans, bfloat16 and JAX arrays are valid.
 
     Args:
       name: a plural noun for the values, at the start of messages: "the scores".
@@ -37,8 +37,8 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     require(
         not np.ma.is_masked(values), f"{name} have masked entries: drop them with .compressed()"
     )
-    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V is for records, of type void, and
-    # for bfloat16 and other floats of ml_dtypes.
+    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V includes records, whose type is
+    # void, and the floats of ml_dtypes, such as bfloat16.
     kind = array.dtype.kind
     fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
     require(fits, f"{name} must be real numbers, got {array.dtype}: give an array of floats")
@@ -52,7 +52,7 @@ def floats(name: str, values: ArrayLike) -> Array:
 
 
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's presence bits as bool, of shape (runs, canaries); (runs,) becomes of shape (runs, 1).
+    """Returns a user's presence bits as bool, of shape (runs, canaries); (runs,) becomes (runs, 1).
 
     Raises InputError unless the result has the given shape and all values are 0 or 1.
     """
@@ -70,12 +70,12 @@ def scores(name: str, values: ArrayLike) -> Array:
     """Returns a user's scores as float64.
 
     Raises:
-      InputError: for values that are not real numbers, booleans, or more than MAX_SCORES values.
+      InputError: for values that are not real numbers, for booleans, or for more than MAX_SCORES values.
     """
     array = real(name, values)
     require(
         array.dtype.kind != "b",
-        f"{name} are booleans, a presence instead of scores: give scores[presence] and scores[~presence], "
+        f"{name} are booleans, presence bits instead of scores: give scores[presence] and scores[~presence], "
         "or guesses as 1 and 0",
     )
     require_size(name, array.size)
@@ -95,7 +95,7 @@ def matrix(name: str, values: ArrayLike) -> Array:
 def cosines(name: str, values: ArrayLike) -> Array:
     """Returns a user's cosines, clipped to [-1, 1], with NaN for values that are not finite.
 
-    Raises InputError for sizes above 1 that rounding does not explain.
+    Raises InputError if an absolute value exceeds 1 by more than rounding explains.
     """
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
@@ -108,7 +108,7 @@ def cosines(name: str, values: ArrayLike) -> Array:
 
 
 def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MAX_SCORES scores."""
+    """Raises InputError if there are more than MAX_SCORES scores; `name` is for the message."""
     require(
         size <= MAX_SCORES,
         f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs",
@@ -116,19 +116,16 @@ def require_size(name: str, size: int) -> None:
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Replaces infinite scores and NaN by finite numbers that preserve the ranks of all scores.
+    """Returns arrays with infinite scores and NaN replaced by finite numbers that preserve all ranks.
 
-    An infinite score ranks beyond all finite scores. NaN, the score of a failed run, ranks below all other
+    Infinite scores rank beyond all finite scores. NaN, the score of a failed run, ranks below all other
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
       worlds: arrays of scores of any shapes, ranked together.
 
-    Returns:
-      The arrays with finite scores, in the same order and shapes.
-
     Raises:
-      InputError: if some scores are not finite, and a finite score is above 1e100 in magnitude.
+      InputError: if some scores are not finite and a finite score is above 1e100 in magnitude.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -137,8 +134,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
     _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
-    # NaN becomes a value two gaps below the lowest score, and infinite scores lie one gap beyond the finite
-    # ones. The gap is large compared to rounding errors.
+    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. The gap is large
+    # compared to rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
@@ -148,23 +145,21 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 def hash_ranks(*worlds: Integers) -> int:
     """Returns an integer hash of arrays of ranks, to seed a random split of the runs."""
-    # Little-endian int64 gives the same seed on any machine.
+    # Little-endian int64 gives the same hash on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def require_few_failed(name: str, failed: Bits) -> None:
-    """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
+    """Raises InputError if more than half of the scores are NaN, from failed runs.
 
-    Args:
-      name: a plural noun for the scores, for the message.
-      failed: a mask of the scores that are NaN, any shape.
+    `name` is a plural noun for the scores, and `failed` is a mask of any shape.
     """
     number = int(failed.sum())
     require(
         number <= failed.size / 2,
-        f"{number:,} of {failed.size:,} {name} are NaN, of runs that failed, more than 50%: make training "
-        "stable, for instance by a smaller learning rate, and begin again",
+        f"{number:,} of {failed.size:,} {name} are NaN, more than 50%, because runs failed: make training "
+        "stable, for instance with a smaller learning rate, and train again",
     )
 
 
@@ -184,5 +179,5 @@ def _require_squares(largest: float) -> None:
     """
     require(
         largest <= MAX_SCORE,
-        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}",
+        f"scores reach {largest:.3g}: divide all scores by one number, so none exceeds {MAX_SCORE:g}",
     )

@@ -1,21 +1,22 @@
-"""Scores of canaries, and the errors of a threshold in each run.
+"""Scores of canaries, and the errors that a threshold makes in each run.
 
-A canary is in if the run inserted it, and out if not. There are two designs with several runs. In both, runs
-are independent, and have K canaries from the same distribution. A guess depends only on its canary.
+A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
+false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
+same distribution, and a guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert K -
-1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out canary
-is a fresh draw.
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
+K - 1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out
+canary is a fresh draw.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
-false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so the
-error rates of guesses about k satisfy FNR_k >= f(FPR_k). The mean of 2 / K sum_k coin_k miss_k is the mean of
-FNR_k over k, even if the canaries of a run depend on each other. (The fraction of misses among inserted
-canaries has another mean.)
+false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
+mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of
+2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other.
+(The fraction of misses among inserted canaries has a different expectation.)
 
-The coins of a user may be unfair. If all coins have the probability p, the factors are 1 / p and 1 / (1 - p)
-instead of 2. Confidence limits of p, with a tenth of the bound's error probability, give 1 / p_low and 1 / (1
-- p_high), which overestimate both rates.
+A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
+of 2. Confidence limits for p, with a tenth of the bound's error probability, give 1 / p_low and
+1 / (1 - p_high), which overestimate both rates.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. On average over random
 canaries, data and regions, E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
@@ -45,22 +46,22 @@ from audit.written import counted
 _PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
 _LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
-# The number of quantiles of a known distribution, for figures.
+# How many quantiles of a known distribution figures show.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
-# The dimension of cosines that stand for ranks. sqrt(d) times a cosine is normal to 1e-11, up to 9
-# deviations.
+# The dimension d of the cosines that represent ranks. Up to 9 standard deviations, sqrt(d) times such a
+# cosine is normal to within 1e-11.
 RANK_DIMENSION = 10**12
 
 
 class RunErrors(NamedTuple):
-    """The errors of guessing that a canary is in if its score is above a threshold, in each run.
+    """Each run's errors, if we guess that canaries with scores above a threshold are in.
 
     Attributes:
-      misses: (n,) each run's number of canaries that were in and not above the threshold.
-      alarms: (m,) each run's number of canaries that were out and above the threshold.
-      canaries_in, canaries_out: how many of a run's canaries can give a miss, and an alarm.
+      misses: (n,) how many canaries of each run were in but not above the threshold.
+      alarms: (m,) how many canaries of each run were out but above the threshold.
+      canaries_in, canaries_out: how many canaries of a run can give a miss, and how many a false alarm.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       paired: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -75,16 +76,16 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns estimates of the false-positive and false-negative rates, (m,) and (n,), one from each run.
+        """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        They are between 0 and the scale, which is 2 for fair coins.
+        They may reach their scale, which is 2 for fair coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns the largest possible numbers of misses, and of false alarms, in all runs together."""
+        """Returns how many guesses can be misses, and how many can be false alarms, in all runs together."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
 
@@ -92,7 +93,7 @@ class Counted(NamedTuple):
     """A threshold and its errors.
 
     Attributes:
-      threshold: a canary with a higher score is guessed to be in.
+      threshold: canaries with higher scores are guessed to be in.
       pilot: the errors in the runs that chose the threshold.
       rest: the errors in the other runs, for a bound.
     """
@@ -107,7 +108,7 @@ class Rows(NamedTuple):
 
     Attributes:
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), True if the canary of a score was in; None if a file has no such bits.
+      presence: (n, K), True if the canary of a score was in; None for a design without presence bits.
       has_no_ties: True if independent scores are never equal, except those of failed runs.
     """
 
@@ -133,7 +134,7 @@ class Coins(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many of a run's canaries may be in, and how many may be out: all K of them."""
+        """Returns (K, K), since each canary may be in and may be out."""
         return self.scores.shape[1], self.scores.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -141,16 +142,16 @@ class Coins(NamedTuple):
         return [Rows(self.scores, self.presence)]
 
     def select(self, chosen: Bits | Integers) -> "Coins":
-        """Returns some of the runs; `chosen` has their indices or is a mask."""
+        """Returns some of the runs; `chosen` is an array of indices or a mask."""
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): some runs to choose a threshold (`_draw_pilots`), and the others."""
+        """Returns (pilot, rest): the runs that choose a threshold, and the other runs."""
         ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
-        # A different integer for each pair of rank and bit.
+        # To seed the draw, each pair of rank and bit becomes a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -159,18 +160,18 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors in each run of guessing that canaries with scores above a threshold are in."""
+        """Returns each run's errors, if we guess that canaries with scores above a threshold are in."""
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # On average, half of the canaries are in, hence the scale 2.
+        # On average, half of a run's K canaries are in, so a rate is 2 / K times the number of errors.
         return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors with larger scales for a user's coins, which may be unfair, and the remaining error.
+        """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the probability that a bound may fail. Confidence limits of the coins' probability use a
-        tenth of it. Our own coins are fair and change nothing.
+        `error` is the error probability of a bound. For a user's coins, the confidence limits of their
+        probability of "in" spend a tenth of it. Our own coins are fair and change nothing.
         """
         if not self.given:
             return errors, error
@@ -188,7 +189,7 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores from failed runs.
-      labelled: True if the scores came in one list with a bit of presence each.
+      labelled: True if the scores came in one list, each with a presence bit.
     """
 
     inserted: Array
@@ -198,15 +199,15 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns K, the number of inserted canaries in a run, and M, that of left-out canaries in a run."""
+        """Returns K and M: how many canaries each run with them inserts, and how many other runs score."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a table of the runs with the canaries, and one of the runs without."""
+        """Returns a table of the runs with the canaries, and one of the other runs."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
-        """Returns some of the runs of each set, from their indices or a mask."""
+        """Returns some runs of each set, given their indices or a mask."""
         return self._replace(inserted=self.inserted[runs_in], fresh=self.fresh[runs_out])
 
     def __str__(self) -> str:
@@ -215,7 +216,8 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest), as `Coins.split` does, with runs of both sets in each."""
+        """Returns (pilot, rest), each with runs of both sets: pilot runs choose a threshold."""
+        # Ranks among the distinct scores seed the draw.
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
         ranks_out = np.searchsorted(distinct, self.fresh)
@@ -233,7 +235,7 @@ class Sets(NamedTuple):
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns both arguments, since this design has no coins (`Coins.widen`)."""
+        """Returns both arguments unchanged, since this design has no coins (`Coins.widen`)."""
         return errors, error
 
 
@@ -252,7 +254,7 @@ class Fresh(NamedTuple):
       dimension: d, the dimension of the directions.
       plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
       given: True if scores and directions are a user's.
-      in_order: True if rows are in start order.
+      in_order: True if rows are sorted by when their runs started.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
       ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only ranks are known.
     """
@@ -268,17 +270,18 @@ class Fresh(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many of a run's canaries may be in, and how many may be out: all K of them."""
+        """Returns (K, K), since each canary may be in and may be out."""
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run; for ranks, of the ranked scores."""
+        """Returns a single table with a row for each run: its ranked scores if known, else its cosines."""
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
-        return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
+        has_no_ties = not self.draws  # ranks have ties
+        return [Rows(self.cosines, self.presence, has_no_ties)]
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
-        """Returns some of the runs; `chosen` has their indices or is a mask."""
+        """Returns some of the runs; `chosen` is an array of indices or a mask."""
         selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
         if self.ranked is None:
             return selected
@@ -303,29 +306,29 @@ class Fresh(NamedTuple):
         return self.cosines[self.is_out()]
 
     def ranks(self) -> Integers:
-        """Returns the ranks of the cosines, of shape (R, K), from 1 (the highest score) to `draws` + 1."""
+        """Returns the ranks that cosines represent, (R, K), from 1 (the highest score) to `draws` + 1."""
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
     @property
     def failed(self) -> int:
-        """Returns how many of a user's scores are of failed runs."""
+        """Returns how many of a user's scores come from failed runs."""
         if not self.given:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of canaries that were in, shape (n,), and left out, shape (m,), for figures.
+        """Returns scores to draw: of canaries that were in, shape (n,), and of left-out ones, shape (m,).
 
-        The latter are evenly spaced quantiles of their known distribution: n, but 1,000 to 20,000. Ranks
-        among a run's `draws` fresh canaries become normal deviates, highest for rank 1.
+        The latter are evenly spaced quantiles of their known distribution. There are n of them, but at least
+        1,000 and at most 20,000. Ranks become normal deviates, the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Rank r has the tail probabilities from (r - 1) / places to r / places. We use the middle one.
+        # Rank r covers the tail probabilities from (r - 1) / places to r / places. We use their middle.
         places = self.draws + 1
         tails_in = (self.ranks()[self.presence] - 0.5) / places
         tails_out = (np.ceil(levels[::-1] * places) - 0.5) / places
@@ -336,11 +339,11 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """Returns a user's scores and coins, after all checks except those for fair coins.
 
     Args:
-      scores: (R, K), K canaries in each of R runs; NaN for a failed run.
+      scores: (R, K), for K canaries in each of R runs; NaN for a failed run.
       presence: (R, K), 1 if the canary was in, else 0.
 
     Raises:
-      InputError: for different shapes, invalid or equal bits, and scores that are all equal or mostly NaN.
+      InputError: if shapes differ, bits are invalid or all equal, or scores are all equal or mostly NaN.
     """
     values = arrays.matrix("the scores", scores)
     present = arrays.bits(presence, values.shape)
@@ -355,17 +358,17 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canaries and of other runs without them, after checks.
+    """Returns the evidence from runs with the canaries and from other runs without them, after checks.
 
     Args:
       scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
         run.
-      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these must insert K
-        - 1 further canaries: without them bounds would be too high.
+      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
+        insert K - 1 further canaries; otherwise bounds would be too high.
 
     Raises:
-      InputError: for values that are not scores, bits of presence instead of the scores out, an empty world,
-        or scores that are all equal or mostly NaN.
+      InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or
+        if scores are all equal or mostly NaN.
     """
     array_in = arrays.scores("the scores in", scores_in)
     array_out = arrays.scores("the scores out", scores_out)
@@ -384,21 +387,21 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` are bits of presence, 1 for a canary that was in."""
+    """Raises InputError if `scores_out` seem to be the presence bits of `scores_in`."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
-    # If `scores_in` are also whole numbers, the scores may be guesses or votes.
+    # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     require(
         not is_presence,
-        "the scores out are only 0 and 1, a presence instead of scores: give the scores of each world, "
+        "the scores out are only 0 and 1, presence bits instead of scores: give the scores of each world, "
         "scores[presence] and scores[~presence]",
     )
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns the number of NaN, the scores of failed runs; raises InputError if it is more than half."""
+    """Returns how many scores are NaN, from failed runs; raises InputError if more than half are."""
     failed = np.isnan(np.concatenate([*map(np.ravel, worlds)]))
     require_few_failed("scores", failed)
     return int(failed.sum())
@@ -411,15 +414,16 @@ def _describe_shape(scores: Array) -> str:
 
 
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
-    """Draws pilot runs from each set of runs, a twentieth but at least 4 runs, to choose a threshold.
+    """Draws pilot runs from each set of runs: a twentieth, but at least 4.
 
-    The sorted scores seed the draw, so the order of runs and canaries does not matter.
+    They choose the threshold, and the rest give the bound. The sorted scores seed the draw, so the order of
+    runs and canaries does not matter.
 
     Args:
       sets: the scores of each set, as integers such as ranks, of shape (runs, K).
 
     Returns:
-      (pilot, rest), each with the indices of the runs in every set.
+      (pilot, rest), each with the indices of its runs in every set.
 
     Raises:
       InputError: if a set has fewer than 8 runs.

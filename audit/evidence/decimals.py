@@ -1,14 +1,14 @@
 """Rejects cosines that were rounded too coarsely for bounds that use the exact distribution of a cosine.
 
 Rounding raises some cosines above a threshold, by up to half a step s of the decimal grid. The cosine of a
-uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in this unit.
+uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in standard deviations.
 
 - The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
 is at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the fraction.
-- The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
+- The probability of a cosine beyond T standard deviations grows by a factor of about exp(T x / 2).
 
-MAX_STEP is the largest allowed x. With it, 200 runs of 256 canaries raise the fraction by 0.09 standard
-deviations. The probability at T = 40, the last threshold of `exact_null`, grows by a factor of 1.02.
+MAX_STEP is the largest allowed x. At this x, the fraction of 200 runs with 256 canaries grows by 0.09
+standard deviations. The probability at T = 40, the last threshold of `exact_null`, grows by a factor of 1.02.
 """
 
 import math
@@ -20,19 +20,19 @@ from audit.evidence.arrays import Array
 from audit.written import counted
 
 MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
-_PRECISION = 2.0**-23  # the largest relative distance of a rounded cosine in float32 from the grid
+_PRECISION = 2.0**-23  # the largest relative distance between a rounded float32 cosine and the grid
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns the smallest allowed number of decimals of rounded cosines in `dimension` dimensions."""
+    """Returns how many decimals rounded cosines need in `dimension` dimensions (MAX_STEP)."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
 def require_decimals(cosines: Array, dimension: int) -> None:
-    """Raises InputError if cosines were rounded too coarsely for bounds that use their exact distribution.
+    """Raises InputError if cosines were rounded too coarsely for bounds.
 
     Args:
-      cosines: Any shape, in [-1, 1]; -1 for a failed run.
+      cosines: any shape, in [-1, 1]; -1 for a failed run.
       dimension: d, the number of trained parameters.
     """
     needed = count_needed_decimals(dimension)
@@ -46,10 +46,10 @@ def require_decimals(cosines: Array, dimension: int) -> None:
 
 
 def _find_decimals(cosines: Array, most: int) -> int | None:
-    """Returns the number of decimals of rounded cosines; None if they have or may have more than `most`.
+    """Returns the number of decimals to which cosines were rounded; None if it is above `most` or unclear.
 
-    Cosines (any shape, in [-1, 1]) may be on a decimal grid by chance: 0, 1 and -1 occur without rounding,
-    and a few cosines may be on a fine grid.
+    Unrounded cosines (any shape, in [-1, 1]) may lie on a decimal grid: 0, 1 and -1 do, so we ignore them,
+    and a few others may lie on a fine grid by chance.
     """
     sizes = np.unique(np.abs(cosines))
     is_whole = np.abs(sizes - np.round(sizes)) <= _PRECISION * sizes  # 0 or 1
@@ -60,8 +60,8 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
         distances = np.abs(sizes - np.round(sizes / step) * step)
         if np.any(distances > tolerances):
             continue
-        # The probability that an unrounded cosine lies this close to the grid. All of them together must do
-        # so with a probability below 1e-6.
+        # The probability that an unrounded cosine lies this close to the grid. The cosines were rounded if
+        # the probability that all of them do is below 1e-6.
         chances = np.minimum(2 * tolerances / step, 1.0)
         if np.log(chances).sum() < np.log(1e-6):
             return decimals

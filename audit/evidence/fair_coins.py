@@ -2,15 +2,13 @@
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
 with the same probability, which they estimate (`canaries.Coins.widen`). Each test is exact or conservative
-for fair coins (R, K). Together, the tests reject fair coins with probability at most ERROR:
+for fair coins (R, K):
 
-    totals       the number of heads of all coins, each row and each column: Binomial(n, 1/2), two-sided
-    lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L the
-                 differences form paths without a circle, so they are fair coins themselves
-    dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound, by the exact distribution of
-                 a total
-
-We test rows and columns in the same way.
+    totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
+    lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
+                 form paths without a cycle, so their differences are fair coins themselves
+    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: Chernoff's bound, from the exact distribution
+                 of a total
 """
 
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.4
 
 
 class _Test(NamedTuple):
-    """The natural log of a test's p-value, and a message for the user if the p-value is small."""
+    """The natural log of a test's p-value, and the error message if the p-value is too small."""
 
     log_p: float
     message: str
@@ -41,16 +39,16 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits of shape (R, K) are very unlikely for fair independent coins.
 
-    It rejects fair coins with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
+    Fair coins are rejected with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
     """
     tests = list(_tests(presence))
-    worst = min(tests)
+    worst = min(tests)  # the smallest p-value
     if worst.log_p < np.log(ERROR / len(tests)):
         raise InputError(f"{worst.message}; presence has to be drawn by fair independent coins")
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of R x K coins: of the total, of each run, and of each canary."""
+    """Yields the results of all tests of R x K coins: on the total, on the runs, and on the canaries."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(total, presence.size)), message)
@@ -59,9 +57,9 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of rows of coins (rows, columns) that apply to this shape.
+    """Yields the results of the tests on the rows of coins (rows, columns) that apply to this shape.
 
-    `row` and `column` are the words for a row and a column in messages, such as "run" and "canary".
+    `row` and `column` are what messages call a row and a column, such as "run" and "canary".
     """
     totals = bits.sum(1)
     rows, width = bits.shape
@@ -73,17 +71,17 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns the expected number of heads and its deviation: "fair coins would give 50 +- 5"."""
+    """Returns the number of heads to expect and its deviation: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
-    """Returns natural logs of the two-sided binomial p-values of numbers of heads among fair coins.
+    """Returns the natural log of the two-sided binomial p-value for each number of heads (any shape).
 
-    A p-value is twice the probability of the smaller tail, and at most 1. Each of the `counts` (any shape) is
-    from this number of coins.
+    Each of the `counts` is the number of heads among `coins` fair coins. A p-value is twice the probability
+    of the smaller tail, and at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -94,7 +92,7 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """Tests if a row has too many or too few heads, given each row's number of heads among `coins` coins.
 
-    The p-value is the smallest of all rows, times the number of rows (Bonferroni).
+    The p-value is the smallest over all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -104,10 +102,10 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests if bits (rows, columns) at some distance are equal, or different, too often.
+    """Tests if bits (rows, columns) at some distance within a row are equal, or different, too often.
 
-    Distances are from 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is the
-    smallest one of all distances, times their number (Bonferroni).
+    Distances are 1 to 64 columns, but at most half a row, to compare many pairs. The p-value is the smallest
+    over all distances, times their number (Bonferroni).
     """
     most_lags = min(64, bits.shape[1] // 2)
     compared = []
@@ -131,7 +129,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
-    # The possible totals of a row, without those of negligible probability, beyond 40 standard deviations.
+    # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(40 * fair_deviation) + 1

@@ -1,4 +1,4 @@
-"""Evidence from a user's scores, after checks.
+"""Checks a user's scores and returns them as evidence.
 
 There is a function for each design of an audit with R runs and K canaries per run:
 
@@ -6,8 +6,6 @@ There is a function for each design of an audit with R runs and K canaries per r
     coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
     cosines(values, dimension)          (R, K) cosines with directions that every run drew afresh and inserted
     ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
-
-Arrays, a file and a table give the same evidence.
 """
 
 import hashlib
@@ -28,7 +26,7 @@ two_worlds = canaries.make_sets
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence of canaries that were in or out by independent fair coins.
+    """Returns the evidence from canaries that independent fair coins put in or out.
 
     Args:
       scores: (R, K), scores of any kind for K canaries in each of R runs; higher means in, NaN for a failed
@@ -45,7 +43,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # `given` makes bounds valid for a user's coins that are slightly unfair.
+    # `given` keeps bounds valid if a user's coins are slightly unfair.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
     check_either(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
@@ -60,7 +58,7 @@ def cosines(
     leave_one_out: bool = False,
     in_order: bool = False,
 ) -> Fresh | OneRun:
-    """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
+    """Returns the evidence from cosines with uniform directions, which every run drew afresh and inserted.
 
     The result is a `OneRun` for a single run, (1, K), without leave-one-out. Its bounds assume that a cosine
     does not depend on other canaries' directions. Otherwise the result is a `Fresh`.
@@ -71,8 +69,8 @@ def cosines(
       dimension: d, the number of trained parameters.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: True if rows are in start order. The bound is then the largest after any number of runs, and
-        is valid wherever they stop. Not used for a `OneRun`.
+      in_order: True if rows are sorted by when their runs started. The bound is then the largest after any
+        number of runs, and is valid wherever they stop. Not used for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -92,12 +90,12 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence of a single run's cosines, without coins.
+    """Returns the evidence from a single run's cosines, without coins.
 
     Args:
       observed: (K,) cosines of inserted canaries.
-      unobserved: (M,) cosines of left-out canaries from the same distribution, to which a null distribution
-        is fitted; None to use the exact distribution of a uniform direction's cosine.
+      unobserved: (M,) cosines of left-out canaries with the same distribution, to which we fit the null
+        distribution; None to use the exact distribution of a uniform direction's cosine.
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
@@ -109,14 +107,17 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the arrays and numbers of evidence, without its boolean options."""
+    """Returns the SHA-256, in hex, of the evidence's arrays and numbers; boolean options do not count."""
     parts = [part for part in evidence if not isinstance(part, bool)]
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
-    """Returns the evidence of a single run's K cosines, with presence of shape (K,) or (1, K), or None."""
+    """Returns the evidence from a single run's cosines (K,) and presence, (K,) or (1, K).
+
+    Without presence (None), all canaries are in.
+    """
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
@@ -125,4 +126,4 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, given=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
-    return OneRun(drawn, make_cosines(*drawn.pooled(), size))
+    return OneRun(coins=drawn, cosines=make_cosines(*drawn.pooled(), size))

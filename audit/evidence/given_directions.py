@@ -1,24 +1,24 @@
-"""Checks of a user's cosines of fresh directions.
+"""Checks a user's cosines with fresh directions.
 
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
-- a spread above 1/sqrt(d), which means that d counts parameters that are not trained. A canary shifts its
-cosine and does not widen the spread, so we measure it about the mean of a run (with one canary per run, about
-the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests them instead;
-- columns with different means, which occur if one seed draws the directions of all runs (analysis of variance
-over at least 3 runs of MIN_COSINES canaries);
-- squares with a larger sum in a run than any vector gives (`require_possible`).
+- a spread above 1/sqrt(d), which means that d counts parameters that are not trained. Insertion shifts a
+cosine but does not widen the spread, so we measure it about the run's mean (with one canary per run, about
+the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those instead;
+- columns with different means, as when one seed draws the directions of all runs (analysis of variance over
+at least 3 runs of MIN_COSINES canaries);
+- a run whose sum of squared cosines is larger than any vector allows (`require_possible`).
 
-Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
-cosines of one run depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
-independent, over a denominator of d - K degrees of freedom per run. So we compare all spreads to Fisher's F
-with these degrees of freedom. In simulations, the error is at most LEVEL for K/d up to 1.
+Each check except the last rejects valid cosines with a probability of at most about LEVEL. A run's
+leave-one-out cosines depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
+independent, and as if divided by a sum with d - K degrees of freedom per run. So we compare all spreads to
+Fisher's F with these degrees of freedom. In simulations, the error is at most LEVEL for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
-or that training knows, signs or runs that were chosen by their scores, or a dimension that is slightly too
+or that the training knows, signs or runs that were selected by score, or a dimension that is slightly too
 large. They may also miss that all runs used one seed.
 
-If a run failed, its cosines are NaN, and we replace them with -1. Without the canary, failure does not depend
+The cosines of a failed run are NaN, and we replace them with -1. Without the canary, failure does not depend
 on the direction, so the known probability of a cosine above t remains an upper bound.
 """
 
@@ -36,8 +36,8 @@ from audit.evidence.decimals import require_decimals
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
-LEVEL = 1e-6  # the error of each test
-MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
+LEVEL = 1e-6  # each test's probability of rejecting valid cosines
+MIN_COSINES = 10  # with fewer cosines, or fewer canaries per run, there is no test
 MAX_DIMENSION = 10**13
 
 
@@ -55,15 +55,15 @@ def given(
         `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("in_order", in_order, bool)
-    size = require_dimension(dimension)
+    d = require_dimension(dimension)
     values = _check_cosines(cosines)
     present = check_bits(presence, values.shape)
     # Rounding looks like a wrong dimension to the tests of the distribution.
-    require_decimals(values, size)
-    design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
+    require_decimals(values, d)
+    design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
     check_either(_require_spread, design)
-    require_possible(values, size, leave_one_out)
+    require_possible(values, d, leave_one_out)
     return design
 
 
@@ -72,7 +72,7 @@ def _require_fresh(design: Fresh) -> None:
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
         "directions look the same in every run: draw them afresh, or shuffle each run's cosines if they are "
-        "sorted, or canaries take part unequally",
+        "sorted or canaries take part unequally",
     )
 
 
@@ -82,14 +82,14 @@ def _find_inserted(design: Fresh) -> Bits:
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
-    """Raises InputError if a run's squared cosines have a larger sum than uniform directions allow.
+    """Raises InputError if a run's squared cosines sum to more than uniform directions allow.
 
     Valid cosines are rejected with a probability of at most 1e-9.
 
     Args:
       cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
       dimension: d, the dimension of the directions.
-      leave_one_out: True if the other canaries' directions were projected out of each cosine's vector.
+      leave_one_out: True if the other canaries' directions were projected out of the model update.
     """
     runs, canaries = cosines.shape
     error = 1e-9 / runs  # Bonferroni
@@ -97,7 +97,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
         limit = cosine_law.limit_squares(canaries, dimension, error)
     elif 2 <= canaries <= dimension:
         limit = cosine_law.limit_left_out_squares(canaries, dimension, error)
-    else:  # the sum has no bound
+    else:  # the sum has no useful limit
         return
     without_failed = np.where(cosines == FAILED, 0.0, cosines)
     sums = np.square(without_failed).sum(axis=1)
@@ -126,8 +126,8 @@ def require_dimension(dimension: Any) -> int:
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    It subtracts each run's mean first. The p-value is 1 with fewer than 3 runs or 10 canaries, with too few
-    cosines to use, or if cosines do not differ within any run.
+    The test subtracts each run's mean first. The p-value is 1 for fewer than 3 runs or 10 canaries, for too
+    few cosines to use, or if cosines do not differ within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -140,18 +140,19 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
+    # Each run's mean takes a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
-    freedom = number - np.count_nonzero(presence.any(1)) - freedom_between
-    # Cosines of a run that differ by 1e-12 or less are equal.
-    if freedom_between < 1 or freedom < 1 or total <= 1e-12**2 * number:
+    freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
+    # Cosines of a run that differ by 1e-12 or less count as equal.
+    if freedom_between < 1 or freedom_within < 1 or total <= 1e-12**2 * number:
         return 1.0
     within = max(total - between, 1e-12 * total)  # above 0 despite rounding
-    ratio = between / freedom_between / (within / freedom)
-    return float(special.fdtrc(freedom_between, freedom, ratio))
+    ratio = between / freedom_between / (within / freedom_within)
+    return float(special.fdtrc(freedom_between, freedom_within, ratio))
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on how a user's dimension was tested: by the left-out cosines, or by the spread."""
+    """Returns a note on how a user's dimension was tested: by left-out cosines, by the spread, or not."""
     number_out = len(design.out())
     _, freedom = measure_spread(design)
     tested = "not tested: there are too few cosines"
@@ -168,12 +169,12 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Returns the spread of the cosines of inserted canaries around their run's mean, without failed runs.
+    """Measures the spread of inserted canaries' cosines about their run's mean, without failed runs.
 
     With one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations. In d dimensions, its mean is freedom / d.
+      squares: the sum of the squared deviations. Its mean in d dimensions is freedom / d.
       freedom: the number of independent deviations.
     """
     cosines = design.cosines
@@ -189,7 +190,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines in [-1, 1], of shape (runs, canaries), with FAILED for non-finite values.
 
-    Raises InputError for other shapes, values beyond 1, and if more than half are not finite.
+    Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(
@@ -202,7 +203,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
 
 
 def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's bits of presence (`arrays.bits`), or only True for None.
+    """Returns a user's presence bits (`arrays.bits`); None means that all canaries are in.
 
     Raises InputError if no canary is in.
     """
@@ -214,7 +215,7 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines of shape (R, K) minus the mean of their run's present cosines; 0 for absent cosines."""
+    """Returns cosines (R, K) minus the mean of their run's inserted canaries; 0 for left-out canaries."""
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
     means = sums / np.maximum(counts, 1)
@@ -222,21 +223,21 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
+    """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
-    A smaller spread is allowed, since bounds are valid if the dimension is too small. There is no test with
-    too few cosines, or with enough left-out canaries for a better test (`exact_null.law_test`).
+    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test too
+    few cosines, or cosines with enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F. With a huge denominator, it is chi-squared.
+    # The degrees of freedom of Fisher's F. With a huge denominator, F is chi-squared.
     numerator = float(freedom)
     denominator = 1e12
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    if runs > 1 or not design.plain:  # see the module's docstring
+    if runs > 1 or not design.plain:  # a run's cosines may depend on each other (module docstring)
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)
@@ -245,7 +246,7 @@ def _require_spread(design: Fresh) -> None:
         return
     suggested = max(round(freedom / squares), 1)
     raise InputError(
-        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), and cosines of uniform "
-        f"directions by 1 / sqrt(d), as these would in about {suggested:,} dimensions: count only trained "
+        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), but those of uniform "
+        f"directions spread by 1 / sqrt(d); these suggest d of about {suggested:,}: count only trained "
         "parameters, or leave out some canaries by coins if they take part unequally"
     )

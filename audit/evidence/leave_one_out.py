@@ -1,4 +1,4 @@
-"""Cosines of canaries with a model update, after we remove its projection on the other canaries.
+"""Cosines between canaries and a model update, after projecting out the other canaries.
 
 audit/methods/README.md ("The exact null") explains why their distribution is still known exactly.
 """
@@ -11,36 +11,36 @@ from audit.evidence.arrays import Array
 
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
-    """Returns the leave-one-out cosines cos(v_j, u_j) of K directions v_j, of shape (K,), in [-1, 1].
+    """Returns the leave-one-out cosines cos(v_j, u_j) for K directions v_j, of shape (K,), in [-1, 1].
 
-    u is the movement of the parameters. u_j is u minus its projection on the span of the other K - 1
-    directions. Let V have the directions as rows, let G = V V', w = G^-1 V u, and let g be the diagonal of
-    G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
+    u is the movement of the parameters. u_j is u minus its projection onto the span of the other K - 1
+    directions. Let the rows of V be the directions, let G = V V', w = G^-1 V u, and let g be the diagonal
+    of G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
     Then
 
         cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
 
     Here 1 / g_j is the squared length of the part of v_j outside the span of the other directions, and w_j is
-    the coefficient of v_j in the projection of u on the span of all. So v_j' u_j = w_j / g_j, and |u_j|^2 = r
-    + w_j^2 / g_j.
+    the coefficient of v_j in the projection of u onto the span of all directions. So v_j' u_j = w_j / g_j,
+    and |u_j|^2 = r + w_j^2 / g_j.
 
     Args:
       gram: G (K, K), the Gram matrix of directions with unit length; K is less than the dimension.
-      products: V u, of shape (K,), the inner products of directions and movement.
+      products: V u, of shape (K,), the inner products of each direction with u.
       squared_length: |u|^2, above 0.
 
     Raises:
-      InputError: for a direction in the span of the others, up to rounding.
+      InputError: if a direction is in the span of the others, up to rounding.
     """
-    dependent = "directions must be linearly independent: draw each by another key"
+    message = "directions must be linearly independent: draw each with a different key"
     try:
         factor = linalg.cho_factor(gram, lower=True)
     except linalg.LinAlgError:
-        raise InputError(dependent) from None
+        raise InputError(message) from None
     inverse = linalg.cho_solve(factor, np.eye(len(gram)))
     g = np.diag(inverse)
-    # A smaller fraction of a direction's squared length outside the span of the others may be rounding.
-    require((1 / g > 1e-9 * np.diag(gram)).all(), dependent)
+    # A smaller share of a direction's squared length outside the others' span may be rounding.
+    require((1 / g > 1e-9 * np.diag(gram)).all(), message)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
     with np.errstate(invalid="ignore"):  # if w_j and r are 0, 0 / 0 is replaced by 0 below

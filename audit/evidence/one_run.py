@@ -10,7 +10,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins
 
-MIN_CANARIES = 10  # observed, and unobserved unless there are none
+MIN_CANARIES = 10  # of observed canaries, and of unobserved ones if there are any
 
 
 class Cosines(NamedTuple):
@@ -32,7 +32,7 @@ class OneRun(NamedTuple):
 
     Attributes:
       coins: scores (1, K) and presence (1, K) if a fair coin put each canary in or out; else None.
-      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores.
+      cosines: the cosines with uniform directions; None for other scores.
     """
 
     coins: Coins | None
@@ -46,7 +46,7 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns True if scores are cosines with an exact null distribution, not a fitted one."""
+        """Returns True if scores are cosines whose null distribution is exact rather than fitted."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -57,7 +57,7 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns the number of canaries in words, and their coins or their null distribution."""
+        """Returns the number of canaries in words, with their coins or their null distribution."""
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
             return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
@@ -71,11 +71,11 @@ class OneRun(NamedTuple):
 
 
 def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run, after checks of the numbers but not of their distribution.
+    """Returns a single run's cosines, after checks of their values but not of their distribution.
 
     Args:
       observed: (K,) cosines of inserted canaries.
-      unobserved: (M,) cosines of left-out canaries, or None.
+      unobserved: (M,) cosines of left-out canaries; None without any.
       dimension: d, the number of trained parameters.
 
     Raises:
@@ -88,9 +88,9 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns a user's cosines (K,) as float64, clipped to [-1, 1]; `name` is their kind, for messages.
+    """Returns a user's cosines (K,) as float64, clipped to [-1, 1]; `name` is their kind in messages.
 
-    Raises InputError unless they are a vector of at least 10 finite values in [-1, 1], not all equal.
+    Raises InputError unless they are a vector of at least 10 finite values in [-1, 1] that are not all equal.
     """
     array = arrays.cosines(f"the {name} cosines", values)
     require(

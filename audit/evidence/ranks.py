@@ -1,16 +1,16 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
-K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
-the same generator, and the same function scores all of them on the released model. If canary k was left out,
-it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
+the same generator, and one function scores all of them on the released model. If canary k was left out, it
+and the M fresh draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
 for any scores, even if the canaries of a run depend on each other.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence the rank of one canary must
-not choose the threshold of another (`Fresh.plain` is False). The tests cannot detect canaries that were
-selected after they were drawn, or fresh draws that are canaries too.
+not choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
+selected after they were drawn, or fresh draws that were also inserted.
 """
 
 from typing import Any
@@ -37,20 +37,21 @@ def ranks(
     seed: int = 0,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
+    """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. One function scores all of them on the released model, without knowing which were
     inserted. Do not select among them afterwards.
 
     Args:
-      scores: (R, K) scores of the canaries of R runs; higher means in. Or ranks from 1, the highest score, to
-        M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
+      scores: (R, K) scores of K canaries in R runs; higher means in. Or ranks, from 1 for the highest score
+        to M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
       fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
-      seed: seed of the random order of ties. Draw it once, before you see the scores.
-      in_order: True if rows are in start order. The bound is then valid wherever runs stop.
+      seed: the seed that breaks ties. Draw it once, before you see the scores.
+      in_order: True if rows are sorted by when their runs started. The bound is then valid wherever they
+        stop.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -67,7 +68,7 @@ def ranks(
     """
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
-    require(seed >= 0, f"`seed` must be a whole number from 0, got {seed}")
+    require(seed >= 0, f"`seed` must be 0 or more, got {seed}")
     ranked = None  # the scores of canaries and fresh draws, (R, K + M)
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
         require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
@@ -78,7 +79,7 @@ def ranks(
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
-        ranked = np.where(has_failed, 0.0, ranked)  # any number: a failed run gets no ranks
+        ranked = np.where(has_failed, 0.0, ranked)  # any number, because a failed run gets no ranks
         ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
         own_ranks = np.where(has_failed, np.nan, ranks_of_runs)
         if initial is not None:
@@ -86,7 +87,7 @@ def ranks(
     failed = np.isnan(own_ranks)
     require_few_failed("ranks", failed)
     present = check_bits(presence, own_ranks.shape)
-    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
+    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)  # 1 is replaced below
     return Fresh(
         cosines=np.where(failed, FAILED, placed),
         presence=present,
@@ -99,10 +100,10 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the ranks of the library's own runs as evidence, without checks.
+    """Returns the ranks from the library's own runs as evidence, without checks.
 
     Args:
-      below: (R, K), how many fresh draws score below each canary, after ties were broken.
+      below: (R, K), how many fresh draws score below each canary, with ties broken.
       presence: (R, K), True if the canary was in.
       draws: M, the number of fresh draws in each run.
     """
@@ -114,7 +115,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
     """Returns a user's ranks, of shape (R, K), with NaN for a failed run.
 
-    Raises InputError for another shape, and for values other than whole numbers from 1 to draws + 1.
+    Raises InputError for another shape, or for values other than whole numbers from 1 to draws + 1.
     """
     ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
@@ -146,18 +147,18 @@ def _require_one_law(initial: Any, seed: int) -> None:
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
-    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply to ranks.
+    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply.
 
-    The rank of a left-out canary is at most r with probability r / (M + 1). We use the cosine that a random
-    direction exceeds with the same probability. We lower it by a billionth, so rounding does not lift it
+    The rank of a left-out canary is at most r with probability r / (M + 1). Rank r becomes the cosine that a
+    uniform direction exceeds with this probability, lowered by a billionth, so rounding does not lift it
     above a threshold.
 
     Args:
-      ranks: Ranks of any shape, from 1, the highest score, to M + 1.
+      ranks: any shape, from 1 for the highest score to M + 1.
       draws: M, the number of fresh draws.
     """
     tails = np.asarray(ranks, np.float64) / (draws + 1)
-    # The lowest rank has the tail 1, which would give the cosine -1 of a failed run.
+    # A tail of 1, for the lowest rank, would give -1, the cosine of a failed run.
     tails = np.minimum(tails, 1 - 1e-12)
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - 1e-9 * np.abs(cosines)
@@ -166,21 +167,21 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
 
-    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
+    Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
     r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
-    in each run, the variance of a mean is about 1 + k / M times the variance for independent ranks. We pass
-    `gaussians.measure_normality` the number of ranks over this factor.
+    in each run, the variance of their mean is about 1 + k / M times that of independent ranks. We pass the
+    number of ranks divided by this factor to `gaussians.measure_normality`.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
-      is_out: (R, K), True for the ranks to test, of left-out canaries; at least one.
+      is_out: (R, K), True for the ranks of left-out canaries, which are tested; at least one.
       draws: M, the number of fresh draws in each run.
     """
-    canaries_out = is_out.sum(1)  # of each run
+    canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # The mean of all ranks has the variance 1 / total_out and, from shared draws, shared / total_out.
+    # The mean of all deviates has variance (1 + shared) / total_out, due to shared draws.
     shared = float(canaries_out @ canaries_out) / (total_out * draws)
-    independent = total_out / (1 + shared)  # effective number of independent ranks
+    independent = total_out / (1 + shared)  # the effective number of independent ranks
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
     deviates = -special.ndtri(tails)
@@ -188,7 +189,7 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
 
 
 def describe_draws(design: Fresh) -> str:
-    """Returns a note on a user's fresh draws: the probability of the highest rank, and the tests."""
+    """Returns a note on a user's fresh draws: the probability of the highest rank, and the test."""
     number_out = len(design.out())
     tested = "not compared to fresh draws, since all were inserted"
     if number_out:
@@ -199,7 +200,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores of the canaries, of shape (R, K), and fresh draws, of shape (R, M), as float64.
+    """Returns the scores of canaries, of shape (R, K), and of fresh draws, of shape (R, M), as float64.
 
     Raises InputError for other shapes.
     """
@@ -219,7 +220,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
     Args:
       scores: (R, K) scores of canaries; higher means in.
       fresh: (R, M) scores of fresh draws on the same models.
-      seed: seed of the order of ties, which depends only on the seed and the run's row.
+      seed: the seed that breaks ties. Their order depends only on the seed and the run's row.
 
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.
@@ -232,9 +233,10 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
     rows = []
     for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
         ordered = np.sort(drawn)
+        # How many fresh draws score below each canary, and how many do not score above it.
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
-        # A canary's place among the fresh draws with the same score is random.
+        # A canary's place among fresh draws with the same score is random.
         rng = np.random.default_rng([seed, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

@@ -1,14 +1,14 @@
 """Finds rows of scores that look like pasted copies of other rows.
 
 Bounds assume that rows are independent training runs. If a file has each run twice, bounds are wrong in 8% of
-audits instead of 5%; with each run five times, in 28%. But different runs can have equal scores, such as
-votes. So we read a suspicious file twice: with all rows, which is valid if they are independent runs, and
-with each repeated row counted once, which is valid if they are copies. The smaller bound is always valid, so
-a wrong suspicion only costs power. Rows are suspicious
+audits instead of 5%; with each run five times, in 28% (by simulation). But different runs can have equal
+scores, such as votes. So we read a suspicious file in two ways: with all rows, which is valid if they are
+independent runs, and with each repeated row counted once, which is valid if they are copies. The smaller
+bound is always valid, so a wrong suspicion only costs power. Rows are suspicious
 
-- if they occur as often as pasted rows do (`_look_pasted`);
-- if they are equal in several different scores, or have scores that are never equal in independent runs, such
-as cosines.
+- if they occur as many times as pasted rows do (`_look_pasted`);
+- if they repeat several different scores, or scores that are never equal in independent runs, such as
+cosines.
 
 We do not detect copies that differ in the last digit of a score, or a few copies of rounded scores.
 """
@@ -28,11 +28,11 @@ Evidence = Sets | Coins | Fresh | OneRun
 
 
 class CountedOnce(NamedTuple):
-    """The second reading of evidence with rows that look like copies.
+    """Evidence that counts each repeated row once.
 
     Attributes:
       evidence: the evidence without the rows that repeat earlier rows.
-      remark: the number of such rows, in words.
+      remark: the number of rows left out, in words.
     """
 
     evidence: Evidence
@@ -40,7 +40,7 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence with each repeated row once; None for one run, or if no row looks like a copy."""
+    """Returns evidence with each repeated row counted once; None for one run, or if no row is suspicious."""
     if isinstance(evidence, OneRun):
         return None
     repeats = [_find_repeats(table) for table in evidence.rows()]
@@ -52,9 +52,9 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Calls `check` with evidence and, if it fails and rows look like copies, with the rows counted once.
+    """Calls `check` with the evidence and, if that fails and rows look like copies, with each counted once.
 
-    Raises the InputError of the check if both calls fail.
+    Raises the InputError of `check` if both calls fail.
     """
     try:
         check(evidence)
@@ -72,8 +72,8 @@ def _find_repeats(table: Rows) -> Bits:
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # `groups` has a number for each row, equal for equal rows, and `counts` how often each number occurs.
-    # `before` counts the equal rows before each row.
+    # `groups` (n,) numbers the different rows: equal rows have the same number. `counts` (m,) is how many
+    # times each number occurs, and `before` (n,) how many equal rows precede each row.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(groups, kind="stable")
     group_starts = np.cumsum(counts) - counts
@@ -84,7 +84,7 @@ def _find_repeats(table: Rows) -> Bits:
         return is_repeated
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
-    # If a whole file was pasted m times, each row occurs a multiple of m times. We keep one copy of the file.
+    # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies
@@ -92,28 +92,28 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if rows occur as often as copies do, given the counts of the different rows, shape (m,).
+    """Returns True if independent rows rarely repeat as they do here.
 
-    Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, a row
-    that is expected l times occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality,
-    for any distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows
-    that were copied k - 1 times violate this inequality. We allow each f_k to be two standard deviations from
-    its mean by chance.
+    `counts`, of shape (m,), is how many times each of the m different rows occurs. Let f_k be the number of
+    different rows that occur k times. In a Poisson number of independent rows, a row that is expected l times
+    occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality, for any distribution of
+    the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows that were copied k - 1 times
+    violate this inequality. We allow each f_k to be two standard deviations from its mean by chance.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
-    most = f + slack + 1
+    most = f + slack + 1  # a mean above 0 may give f_k = 0
     k = np.arange(2, len(f) - 1)
     squares = (k + 1) / k * most[k - 1] * most[k + 1]
     return bool((least[k] > np.sqrt(squares)).any())
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns a mask, of shape (n,), of the rows whose scores an independent run would rarely repeat.
+    """Returns a mask, of shape (n,), of the rows that an independent run would rarely repeat.
 
     These are the rows with at least 3 different scores. If independent scores are never equal
-    (`Rows.has_no_ties`), they are all rows except those of failed runs.
+    (`Rows.has_no_ties`), all rows qualify except those of failed runs.
     """
     if table.has_no_ties:
         return np.asarray((table.scores != FAILED).any(axis=1))

@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
 _ENSURED = (NOTHING.text, COINS.text, OTHERS_IN.text)  # assumptions that an audit itself ensures
-_LIGHT = 0.3  # opacity of a bar with other assumptions
-_LABEL_WIDTH = 26  # characters in a line of a bar's label
+_LIGHT = 0.3  # opacity of a bar that needs other assumptions
+_LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
 _MAX_DECADES = 3  # with more decades, every second one has a tick
@@ -42,10 +42,10 @@ _MANY_RUNS = 500  # with more runs, only powers of ten have ticks
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
     """Returns a figure with all panels of an audit.
 
-    pyplot does not keep the figure open, so a notebook shows it only once.
+    We close it in pyplot, so a notebook shows it only once.
     """
     draws = choose_panels(conclusion).values()
-    columns = 2 if len(draws) == 4 else len(draws)  # four panels are two rows of two
+    columns = 2 if len(draws) == 4 else len(draws)  # four panels form two rows of two
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
@@ -75,8 +75,8 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order.
 
-    A trade-off curve describes a canary's scores over many runs, so a single run has none. If left-out scores
-    have a known distribution (`law_is_known`), a bound can be valid after each run, which `path` shows.
+    A trade-off curve describes a canary's scores over many runs, so a single run does not have one. If
+    left-out scores have a known distribution (`law_is_known`), "path" shows the bound after each run.
     """
     panels: dict[str, _Draw] = {
         "scores": _draw_scores,
@@ -98,7 +98,7 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws each finite upper bound on epsilon, with `axis.axvline` or `axis.axhline` as `draw_line`."""
+    """Draws a line at each finite upper bound on epsilon, by `axis.axvline` or `axis.axhline`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
             dashes = "-." if upper.last_model_only else ":"
@@ -107,7 +107,7 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
-    """Returns the suffix for bounds that rely on a Gaussian curve: " (rejected)", " (not confirmed)" or "".
+    """Returns the suffix for bounds that assume a Gaussian curve: " (rejected)", " (not confirmed)" or "".
 
     If we expect a Gaussian curve (`conclusion.reason`), only a rejection by the scores gets a suffix.
     """
@@ -120,7 +120,7 @@ def mark_gaussian(conclusion: Conclusion) -> str:
 
 
 def describe_curve(conclusion: Conclusion) -> str:
-    """Returns the result of the test of the Gaussian curve in words; empty without a test."""
+    """Returns the result of the Gaussian-curve test in words; empty without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -139,13 +139,13 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the in and out scores, and marks the thresholds used by the verdict's bounds."""
+    """Draws histograms of the scores in and out, and lines at the thresholds of the verdict's bounds."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
-    if high - low <= 1e-9 * abs(high):  # floats could not represent the edges of the bars
+    if high - low <= 1e-9 * abs(high):  # too narrow for float64 to separate the edges of bars
         margin = max(0.5, 1e-6 * abs(high))
         low -= margin
         high += margin
@@ -168,16 +168,13 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
-
-    The title names the assumptions of light bars.
-    """
+    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
     labels = []
     if conclusion.is_one_run:
         labels = _draw_estimates(axis, conclusion.estimates)
     assumed = {}  # the words for the assumptions of light bars; a dict keeps their order
     for row in list_rows(conclusion):
-        if row.finding is None:  # an upper bound
+        if row.finding is None:  # an upper bound, or the epsilon for linear losses
             continue
         look = _choose_look(row)
         if look is _LIGHT_BAR:
@@ -186,7 +183,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         label = f"{_label_row(row, conclusion)} {at_least(row.epsilon, 2)}"
         labels.append(textwrap.fill(label, _LABEL_WIDTH))
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.invert_yaxis()  # the first bar is on top
+    axis.invert_yaxis()
     _draw_uppers(axis.axvline, conclusion)
     # The left end is 0, or the end of an error bar that reaches below 0.
     axis.set_xlim(min(axis.dataLim.x0, 0), max(axis.get_xlim()[1], 0.1))
@@ -216,15 +213,15 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
 
 
 def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
-    """Draws the estimates of a single run, with two standard errors, and returns the labels of their rows.
+    """Draws a single run's estimates with two standard errors each, and returns their labels.
 
-    A grey bar ends at the estimate's 95% quantile without a leak.
+    A grey bar ends at an estimate's 95% quantile without a leak.
     """
     labels = []
     for row, estimate in enumerate(estimates):
         axis.barh(row, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
         error = 2 * estimate.standard_error
-        # Unclipped, because the axis would cut points at 0 in half.
+        # Not clipped, because the axis would cut points at 0 in half.
         axis.errorbar(
             estimate.epsilon, row, xerr=error, fmt="o", ms=4, color=IN, clip_on=False, zorder=3
         )
@@ -233,24 +230,24 @@ def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Plots the epsilon proven after each run, or only after the last if their order is unknown.
+    """Plots the epsilon proven after each run, or only after the last run if their order is unknown.
 
     A dashed line shows the smallest epsilon of a mu-GDP guarantee that the scores do not reject. A vertical
-    line shows the number of runs that rejected the claim.
+    line shows after how many runs the claim was rejected.
     """
     path = conclusion.path or (conclusion.epsilon,)
     last = conclusion.runs
-    runs = range(last - len(path) + 1, last + 1)
+    runs = range(last - len(path) + 1, last + 1)  # all runs, or only the last
     axis.set_xscale("log")
-    axis.xaxis.set_minor_formatter("")  # no labels
+    axis.xaxis.set_minor_formatter("")
     marker = ""
-    digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
-    axis.xaxis.set_major_locator(LogLocator(subs=digits))
+    tick_digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
+    axis.xaxis.set_major_locator(LogLocator(subs=tick_digits))
     if len(path) < _FEW_RUNS:
         marker = "o"
         axis.set_xticks(runs)
     axis.xaxis.set_major_formatter("{x:g}")
-    # Unclipped and in front of the axis, which would hide values of 0.
+    # Not clipped, and in front of the axis, which would hide values of 0.
     draw_steps = partial(axis.step, runs, where="post", clip_on=False, zorder=3)
     draw_steps(path, color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
@@ -272,11 +269,11 @@ def draw_trade_off(
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
     The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. A claim of (epsilon, delta) has its own curve.
+    known. The claimed curve is drawn if a user stated (epsilon, delta).
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
-      predicted_mu: The mu of an ideal attack; None if it is unknown.
+      predicted_mu: The mu of an ideal attack; None if unknown.
     """
     _draw_empirical(axis, conclusion, grid)
     mu = conclusion.gaussian.mu
@@ -293,9 +290,9 @@ def draw_trade_off(
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
-        # The curve of a large epsilon is below the smallest rate that the axes show.
+        # For a large epsilon, the curve is below the smallest rate on the axes.
         if false_negative_rates.max() > grid[0]:
-            # Axes of normal deviates cannot show a rate of 0.
+            # Axes of normal deviates cannot show 0.
             shown = np.clip(false_negative_rates, grid[0] / 2, None)
             axis.plot(grid, shown, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
@@ -311,18 +308,18 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     """Plots trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
     Both axes reach from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
-    subtitle has the result of the test of the Gaussian curve. `predicted_mu` is as in `draw_trade_off`.
+    subtitle has the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
-    # Rates with even spacing on the axes.
+    # Rates that are evenly spaced on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
     decades = int(-np.log10(smallest))
     step = 2 if decades > _MAX_DECADES else 1
-    low = 0.1 ** np.arange(1, decades + 1, step)
-    ticks = np.concatenate([low[::-1], [0.5], 1 - low])
+    low_ticks = 0.1 ** np.arange(1, decades + 1, step)
+    ticks = np.concatenate([low_ticks[::-1], [0.5], 1 - low_ticks])
     labels = list(map("{:g}".format, ticks))
     deviates = (special.ndtri, special.ndtr)
     axis.set_xscale("function", functions=deviates)
@@ -335,9 +332,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Plots the empirical trade-off curve of the scores, with a band if runs have a single canary.
+    """Plots the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1, so drawn rates are at least half an error away from them.
+    Axes of normal deviates cannot show 0 and 1, so we draw rates at least half an error away from them.
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is valid only for independent scores
@@ -346,6 +343,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
     errors = (curve.false_positive_rate, curve.false_negative_rate)
+    # False positives are among the scores out, and false negatives among the scores in.
     for rate, scores in zip(errors, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
         # Reversed, so false-positive rates ascend.

@@ -22,8 +22,8 @@ from audit.written import Level, at_least_digits, finite
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for the word of a note
 _UNTESTED = "(not tested: scores from one run may depend on each other)"
-_FEW = 100  # with fewer scores in or out, a remark has the largest provable epsilon
-_MIN_SHOWN = 0.0005  # a smaller epsilon is 0 with three decimals
+_FEW = 100  # with fewer scores in or out, a remark states the largest provable epsilon
+_MIN_SHOWN = 0.0005  # a smaller epsilon is 0.000 when rounded
 _NOTES_ON_ESTIMATES = """\
 estimates are not bounds; error: standard error for independent canaries;
 floor: mean (95% quantile) without a leak"""
@@ -34,11 +34,11 @@ class BoundRow(NamedTuple):
 
     Attributes:
       name, label: The name in text, and the name on pages and in figures.
-      epsilon, mu: Epsilon, and mu (or None).
+      epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values from scores down and others up.
-      counts: The threshold and both errors as texts; for a single run, one text. Empty texts otherwise.
+      counts: The threshold and both errors as texts; one text for a single run; empty without scores.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -65,9 +65,9 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of all tables of bounds, in order: lower bounds, upper bounds, other values.
+    """Returns the rows of a table of bounds, in order: lower bounds, upper bounds, other values.
 
-    A single run has no other values, because its estimates are in a separate table.
+    For a single run, we leave out other values, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -121,9 +121,9 @@ def show_floor(floor: NoiseFloor) -> str:
 
 
 def bounds_table(conclusion: Conclusion) -> str:
-    """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
+    """Returns a conclusion's bounds as a text table, followed by notes and the verdict.
 
-    Lower bounds are rounded down, upper bounds up. For a single run, the table of its estimates comes first.
+    Lower bounds are rounded down, upper bounds up. For a single run, a table of its estimates comes first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
@@ -138,7 +138,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds always have three empty counts, even next to the one column of a single run.
+        # Upper bounds have three empty counts, even if there is only one column for counts.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -152,36 +152,36 @@ def bounds_table(conclusion: Conclusion) -> str:
     for remark in remarks(conclusion):
         notes.append(textwrap.fill(remark, _WIDTH))
     notes.append(make_note("verdict:", conclusion.verdict.headline))
-    if not records:  # a single run without coins, whose null is fitted
+    if not records:  # a single run without coins and with a fitted null
         return "\n".join([*before, *notes])
     text = format_table(records, before=before, after=notes)
     if max(map(len, text.splitlines())) <= _WIDTH:
         return text
-    # Narrower gaps between columns let most wide tables fit a terminal.
+    # Most wide tables fit a terminal with narrower gaps.
     return format_table(records, before=before, after=notes, gap=" ")
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
-    """Returns the cells of a finding's counts: its threshold, false positives and false negatives.
+    """Returns the cells for a bound or an estimate: its threshold, false positives and false negatives.
 
-    Errors are counts over scores if runs have a single canary, and percentages otherwise, since scores of one
-    run may depend on each other. A single run has one cell in words.
+    Errors are counts over scores if runs have a single canary. Otherwise they are percentages, since scores
+    from one run may depend on each other. For a single run, there is one cell, in words.
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
     show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
         positives = show_rate(finding.false_positives, finding.n_out)
-    else:  # a known law gives the exact rate, without scores out
+    else:  # a known distribution gives the exact rate, without left-out scores
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_rate(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
 
 
 def _show_percent(errors: int, scores: int) -> str:
-    """Returns the errors in percent of the scores.
+    """Returns the errors as a percentage of the scores, at most 100%.
 
-    Methods count errors over all coins and scores over half of them, so errors may exceed scores.
+    With coins, errors may exceed scores: methods count all canaries for errors, but half for scores.
     """
     return f"{min(errors / scores, 1):.2%}"
 
@@ -194,14 +194,14 @@ def _show_assumption(row: BoundRow) -> str:
 
 
 def _show_mu(row: BoundRow) -> str:
-    """Returns mu with three decimals; empty without one, and for upper bounds on all models."""
+    """Returns mu with three decimals; empty if it is None, and for upper bounds on all models."""
     if row.mu is None or (row.upper is not None and not row.upper.last_model_only):
         return ""
     return row.show(row.mu)
 
 
 def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
-    """Returns the lines above the bounds of a single run: its canaries, and the table of its estimates."""
+    """Returns the lines above a single run's bounds: its canaries, and the table of its estimates."""
     title = f"one run: epsilon at {level}"
     cosines = conclusion.one_run.cosines
     if cosines is None:  # estimates need cosines
@@ -234,7 +234,7 @@ def make_note(word: str, text: str) -> str:
 
 
 def describe_claim(conclusion: Conclusion) -> Iterator[str]:
-    """Yields notes on the test of the claim (`make_statements_on_claim`), to print below a table."""
+    """Yields the clauses of `make_statements_on_claim` as notes to print below a table."""
     return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 
@@ -246,9 +246,9 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses on the test of the claim; empty without a claim.
+    """Returns clauses about the test of the claim; an empty list without a claim, or if scores are invalid.
 
-    The first clause is the test's result, or why there was no test. Unless the claim is rejected, the second
+    The first clause is the test's result, or why it was not tested. Unless the claim is rejected, the second
     is the probability that this audit would have rejected it with less noise than claimed.
     """
     test = conclusion.claim_test
@@ -263,7 +263,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # the other test's e-value only repeats the result
+    if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
@@ -278,7 +278,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """Yields notes on the attack's accuracy and true-positive rates.
 
-    Rates are None if there are too few scores without the canary to measure them.
+    A rate is left out if there are too few scores without the canary to measure it.
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
@@ -300,7 +300,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.uncovered:
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
-    # The Gaussian curve comes last, because the lines on its test follow.
+    # The Gaussian curve comes last, because notes on its test follow.
     for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
@@ -314,7 +314,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns a phrase for what the test of the Gaussian curve implies; "" without a test."""
+    """Returns a phrase describing what the Gaussian-curve test implies; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -326,10 +326,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if no scores of so few runs could reject the smallest upper bound; otherwise "".
-
-    It is also empty if a guarantee is violated, or if the scores are reversed or not independent.
-    """
+    """Returns advice if no scores from so few runs could reject the smallest upper bound; otherwise ""."""
     has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
@@ -338,7 +335,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # The scores came from elsewhere, so the reader may be unable to train more runs.
+    # The scores were given, so the reader may be unable to train more runs.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:
@@ -350,7 +347,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns remarks on the scores for readers of the table."""
+    """Returns remarks on the scores, to print below the table."""
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = []
@@ -368,10 +365,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy for bounds of 0, if there is one.
-
-    The reasons are reversed scores, a wrong null distribution, too few canaries per run, and too few runs.
-    """
+    """Yields a reason other than privacy why bounds may be 0, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"

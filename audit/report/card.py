@@ -1,8 +1,8 @@
 """Audit cards: JSON records of audits that others can recompute from the scores.
 
-If possible, fields have the names of the OpenDP registry of deployments of differential privacy.
-`audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
-claim, the method, the confidence, and how often the scores are tested.
+If possible, fields have the same names as in OpenDP's registry of differential-privacy deployments.
+`audit/card.schema.json` describes all fields. The commitment is a hash of the choices made before the audit:
+the claim, the method, the confidence, and how many times the scores are tested.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confide
 
 
 class StoredCard(NamedTuple):
-    """A card from a file, and the inputs to recompute it.
+    """A card from a file, and the inputs that recompute it.
 
     Attributes:
       card: The content of the file.
@@ -46,7 +46,7 @@ class StoredCard(NamedTuple):
 
 
 def make_card(subject: Subject) -> dict[str, Any]:
-    """Returns the card of an audit, as nested dicts and lists for JSON."""
+    """Returns an audit's card, as nested dicts and lists for JSON."""
     conclusion = subject.conclusion
     evidence = conclusion.evidence
     answer = json.loads(results.answer_json(conclusion))
@@ -72,7 +72,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
 
 
 def cite(subject: Subject) -> str:
-    """Returns a line to cite an audit, with the first 16 digits of the commitment in its card."""
+    """Returns a line that cites an audit, with the first 16 digits of its card's commitment."""
     commitment = make_card(subject)["commitment"]
     date = subject.provenance["Date"]
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
@@ -86,7 +86,7 @@ def _commit(card: dict[str, Any]) -> str:
 
 
 def read_card(path: Path) -> StoredCard:
-    """Reads the card in a file; raises InputError if the file is not a card."""
+    """Reads a card from a file; raises InputError if the file is not a card."""
     kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
     claim_classes = {kind.__name__: kind for kind in kinds}
     claim = None
@@ -109,8 +109,8 @@ def read_card(path: Path) -> StoredCard:
 def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
     """Yields the differences between a card and the recomputed one, in words.
 
-    Numbers may have a relative difference of 1e-9, because the last digits depend on the machine, and
-    provenances may differ. The commitment must be the hash of the fields in the card.
+    Numbers may have a relative difference of 1e-9, because their last digits depend on the machine, and
+    provenances may differ. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
     stated = dict(_flatten("", card))
@@ -120,18 +120,18 @@ def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterat
         by_scores = expected.get(place)
         if not _agree(in_card, by_scores):
             difference = f"{shown(in_card)} in the card and {shown(by_scores)} by these scores"
-            yield f"{place[1:]} is {difference}"
+            yield f"{place.removeprefix('.')} is {difference}"
 
 
 def _agree(stated: Any, recomputed: Any) -> bool:
-    """Returns True if two values of JSON are equal, or are numbers that agree to nine digits."""
+    """Returns True if two JSON values are equal, or are numbers that agree to nine digits."""
     if isinstance(stated, int | float) and isinstance(recomputed, int | float):
         return math.isclose(stated, recomputed)
     return bool(stated == recomputed)
 
 
 def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (place, value) for the values in a part of a card, with places such as ".bounds[0].mu"."""
+    """Yields (place, value) for each value in part of a card, with places such as ".bounds[0].mu"."""
     if isinstance(part, dict):
         for name, value in part.items():
             yield from _flatten(f"{place}.{name}", value)
@@ -143,7 +143,7 @@ def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields on the claim: the variant of DP, its parameters, and the class with its arguments.
+    """Returns the fields about the claim: the variant of DP, its parameters, and the class and arguments.
 
     Without a claim, the class is None.
     """
@@ -154,6 +154,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
     fields = {}
     for name in getattr(claim, "__dataclass_fields__", ()):
+        # The constructor's argument `epsilon` is stored as `stated_epsilon`.
         fields[name.removeprefix("stated_")] = np.asarray(getattr(claim, name)).tolist()
     return {
         "dp_variant": {"variant_name": variant},
@@ -163,13 +164,11 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the first bound for any curve, and how often it looks at the scores.
-
-    A single run with a fitted null has no bound.
-    """
+    """Returns the method of the first bound for any curve, and how many times it looks at the scores."""
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}
-            # A bound after each run looks at the scores once per run.
+            # A method with a bound after each run looks at the scores once per run.
             return {"method": method, "looks": len(bound.path) or 1}
+    # A single run with a fitted null has no such bound.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -1,4 +1,4 @@
-"""The page of a check: its table and findings, and a figure of each failed check."""
+"""The page about a check of DP-SGD: its table and findings, and a figure for each failed check."""
 
 import textwrap
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 
 from audit.report import page, style
 
-_MAX_BARS = 24  # in a figure
-_LABEL_WIDTH = 40  # characters in a line of a bar's name
+_MAX_BARS = 24
+_LABEL_WIDTH = 40  # characters per line of a bar's label
 
 
 class _Figure(NamedTuple):
-    """The figure of a failed check.
+    """The figure for a failed check.
 
     Attributes:
-      key: The name of the drawn values among the report's figures.
+      key: The key of the drawn values in the report's "figures".
       caption: The caption.
       unit: The label of the axis.
       limit: The largest value in correct training.
@@ -30,7 +30,7 @@ class _Figure(NamedTuple):
     limit: float
 
 
-# The figures by the name of their check.
+# The figures, keyed by the name of their check.
 _FIGURES = {
     "sensitivity": _Figure(
         key="movements",
@@ -49,10 +49,10 @@ _FIGURES = {
 
 
 def check_page(report: Mapping[str, Any]) -> bytes:
-    """Returns the HTML page of a check of DP-SGD, in UTF-8.
+    """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
-    `report` is the dict from `CheckReport.to_dict`. In its figures, "movements" maps example names to how far
-    they move the step, and "noise" maps layer names to the deviation of the noise divided by the stated one.
+    `report` is the dict from `CheckReport.to_dict`. In its "figures", "movements" maps example names to how
+    far they move the step, and "noise" maps layer names to the noise's deviation over the stated one.
     """
     subject = report["subject"]
     if subject == "step":
@@ -76,8 +76,8 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as horizontal bars with their names, and a line at 1.
 
-    Values that are not finite come first, with the width of the largest finite value. They and all values
-    above `limit` are red.
+    Values that are not finite come first, with the width of the largest finite value (at least 1). These and
+    all values above `limit` are red.
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

@@ -1,4 +1,4 @@
-"""Tables of the epsilon that you may claim for a sampler or for correlated noise."""
+"""Tables of the epsilons that you may claim for samplers or for correlated noise."""
 
 import textwrap
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns the table of the epsilons that you may claim for a sampler, with notes, in 80 columns."""
+    """Returns a table, with notes, of the epsilons that you may claim for samplers, in 80 columns."""
     records = []
     for row in claims.rows:
         record = {
@@ -29,7 +29,7 @@ def show_claims(claims: SamplerClaims) -> str:
         if row.last_model.tail is not None:  # training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
-    epsilons = [name for name in records[0] if name != "sampler"]
+    epsilons = tuple(records[0])[1:]  # all columns except the sampler
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
     lines = [title, "", format_table(records, right=epsilons), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
@@ -42,7 +42,7 @@ def show_claims(claims: SamplerClaims) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Returns the bounds on the epsilon of every model: "lower to upper", or only the upper bound."""
+    """Returns the bounds on epsilon if every model is seen: "lower to upper", or only the upper bound."""
     lower = row.every_model.lower
     shown_upper = _show_upper(row.every_model.upper)
     if lower is None or _show_upper(lower) == shown_upper:
@@ -51,7 +51,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
-    """Returns a JSON record of each matrix mechanism: its noise, and the epsilon of its models at delta."""
+    """Returns a record for JSON of each matrix mechanism: its noise, and its epsilon and mu."""
     records = []
     for claim in claims:
         linear = {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}

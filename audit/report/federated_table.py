@@ -21,9 +21,9 @@ class FederatedAudit(NamedTuple):
 
     Attributes:
       runs: The conclusion from each run, with the upper bound for a canary.
-      canary: The composition of the rounds of a canary.
-      client: The composition of the rounds of a client.
-      accuracies: The accuracies of the final models; empty if they were not measured.
+      canary: The composition of a canary's rounds.
+      client: The composition of a client's rounds.
+      accuracies: The final models' accuracies; empty if they were not measured.
       together: The conclusion from all runs together; None for a single run, or if directions are not fresh.
     """
 
@@ -35,11 +35,12 @@ class FederatedAudit(NamedTuple):
 
 
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and standard deviation over runs of the epsilon of each method.
+    """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
     The mean of bounds is rounded down. Estimates are shown with their values without a leak in the first run.
     """
     records = []
+    # Each item has one method's bound or estimate in every run.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]
@@ -66,8 +67,8 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
     """Returns {name: (epsilon, its rounds in words)}: upper bounds for a canary and for a client.
 
-    The last entry is the analytical epsilon of the one-shot paper (Andrew et al., ICLR 2024), which counts a
-    single round and is not an upper bound.
+    The last entry is the analytical epsilon of the one-shot paper (Andrew et al., ICLR 2024). It counts a
+    single round, so it is not an upper bound.
     """
     delta = audit.runs[0].delta
     epsilons = {}
@@ -79,7 +80,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: tables of its estimates and bounds, and of the epsilons of the mechanism.
+    """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons.
 
     For several runs, the first table has means. The bound from all runs together follows, if there is one.
     """
@@ -107,7 +108,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit of federated runs as a JSON object on a single line; `about` has its first fields."""
+    """Returns an audit as a JSON object on a single line; `about` has its first fields."""
     first = audit.runs[0]
     fields = {
         **about,

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from audit.report.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
 from audit.written import show_level
 
+# (colour, marker) of each line
 _LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (ORANGE, "D"), (PURPLE, "v"), (BLACK, "x"))
 _MAX_HEIGHT = 3.0  # inches
 
@@ -25,9 +26,9 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
       width: The width of the figure in inches.
     """
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
-    # Texts are categories with even spacing on the x axis, in the order of their first occurrence.
+    # As texts, the values are evenly spaced categories on the x axis, in order of first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
-    # Delta is the same in all rows. With it there is a group even if no other setting varies.
+    # Delta is the same in all rows. It makes a single group if no other setting varies.
     groups = frame.groupby(["delta", *others], sort=False)
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
@@ -42,14 +43,14 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
-    """Plots proven epsilons as a line, and upper bounds as a dotted line, against the column "x" of a frame.
+    """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
-    A point is the mean of the rows with the same x. Its bar reaches from the smallest to the largest epsilon.
+    A point is the mean over rows with the same x. Its bar reaches from the smallest to the largest epsilon.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
     bars = np.array([mean - proven["min"], proven["max"] - mean])
-    # Unclipped, because the axis would cut points at 0 in half.
+    # Not clipped, because the axis would cut points at 0 in half.
     axis.errorbar(
         proven.index,
         mean,

@@ -15,12 +15,12 @@ from audit.tasks import task
 from audit.written import Level, finite, show_level
 
 
-def listed(folder: Path) -> dict[str, Any]:
+def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
-    `differs` has the values that differ from the defaults, by flag. `time` is the modification time of the
-    newest scores, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs`
-    are from the last conclusion. The fields of a missing conclusion are None.
+    `differs` maps flags to the values that differ from the defaults. `time` is when the newest scores were
+    written, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs` belongs to
+    the last conclusion. Fields from a missing conclusion are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -43,16 +43,17 @@ def listed(folder: Path) -> dict[str, Any]:
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values that differ from the defaults of the model and adversary, by flag or name.
 
-    `insertions` replaces `steps` if these are a whole number of periods, as on the command line. For a custom
-    model, fields with a default that depends on the model are always included.
+    As on the command line, `insertions` replaces `steps` if these form whole periods. For a custom model,
+    fields whose defaults depend on the model are always included.
     """
     known = fields()
     adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
     if task.find_task(setting.model) is not None:
         given = {}
-        if adversary in ADVERSARIES:  # not a custom one
+        if adversary in ADVERSARIES:  # not a custom adversary
             given["adversary"] = adversary
+        # Some defaults depend on the model and the adversary.
         defaults |= flat(setting_of(setting.model, **given))
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
@@ -69,7 +70,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def make_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line that repeats an audit; empty if some value cannot be set by a flag."""
+    """Returns the command line that repeats an audit; empty if a flag is missing for one of its values."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):
@@ -82,7 +83,7 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns records of audits from `listed` as a text table."""
+    """Returns records from `make_record` as a text table."""
     rows = []
     for record in records:
         row = {
@@ -105,7 +106,7 @@ def _show_number(value: float | None, show: Callable[[float], str]) -> str:
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
-    """Returns flags with their values: "k=5, seed=1"."""
+    """Returns flags and their values as text: "k=5, seed=1"."""
     texts = []
     for flag, value in differences.items():
         texts.append(f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}")

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from the template page.html, with escaped text."""
+"""Self-contained HTML pages from the template page.html. Text is escaped."""
 
 import base64
 from pathlib import Path
@@ -19,15 +19,15 @@ _ENVIRONMENT.filters |= {
     "level": show_level,
     "percent": show_percent,
 }
-macros: Any = _ENVIRONMENT.get_template("page.html").module  # functions that return markup
+macros: Any = _ENVIRONMENT.get_template("page.html").module  # the template's macros, as functions
 
 
 def document(title: str, *content: str) -> bytes:
-    """Returns a page in UTF-8. `content` is markup, or text, which is escaped."""
+    """Returns a page in UTF-8. `content` is markup, or text to escape."""
     page = str(macros.document(title, Markup().join(content)))
     return page.encode(errors="replace")
 
 
 def figure(image: bytes, caption: str) -> Markup:
-    """Returns an SVG file as a figure for a page. The caption is also the alternative text."""
+    """Returns an SVG image as a figure for a page. Its caption is also its alternative text."""
     return Markup(macros.figure(base64.b64encode(image).decode(), caption))

@@ -1,4 +1,4 @@
-"""The colours, fonts and file formats of figures. Loads matplotlib without a display."""
+"""The colours, fonts and file formats of figures. This module loads matplotlib without a display."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from audit.errors import require
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-# A notebook or script that has chosen a backend keeps it.
+# Notebooks, and scripts that have imported pyplot, keep their backend.
 if {"IPython", "matplotlib.pyplot"}.isdisjoint(sys.modules):
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -53,18 +53,18 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with names of quantities as TeX: Greek letters, and 10^-5 for 1e-05."""
+    """Returns a figure's text with TeX for quantities: Greek letters, and 10^-5 for 1e-05."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # the field's form
+    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names of quantities, such as "epsilon", with symbols in a figure's texts and tick labels."""
+    """Replaces names such as "epsilon" with symbols in a figure's texts and tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters set the text of tick labels whenever they are drawn, so they need the symbols too.
+    # Formatters reset tick labels at every drawing, so they need the symbols too.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()
@@ -73,9 +73,9 @@ def set_symbols(figure: Figure) -> None:
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns the figure's file with symbols for names, and closes the figure.
+    """Returns the content of a figure's file, with symbols for names, and closes the figure.
 
-    `options` are keyword arguments of `Figure.savefig`, such as the format.
+    `options` are keyword arguments of `Figure.savefig`.
     """
     set_symbols(figure)
     buffer = io.BytesIO()
@@ -93,10 +93,10 @@ FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
-    """Returns a function that encodes a figure in the format of a file suffix.
+    """Returns the function that encodes a figure in the format of a path's suffix.
 
-    `field` is the name of the argument with the path, for the message. Raises InputError if the suffix is not
-    .png, .pdf or .svg.
+    `field` is the name of the path's argument, for the message. Raises InputError if the suffix is not .png,
+    .pdf or .svg.
     """
     suffix = path.suffix.lower()
     require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Collects the facts of an audit for a report, from its folder in a store or from given scores.
+"""Collects the facts about an audit for a report, from its folder in a store or from given scores.
 
 This module does not import training libraries.
 """
@@ -28,15 +28,15 @@ from audit.written import USUAL_LEVEL, Level, show_level
 
 
 class Subject(NamedTuple):
-    """An audit and the facts of its section in a report.
+    """An audit, and the facts in its section of a report.
 
     Attributes:
       anchor: The section's id for links on the page.
       title: The section's heading.
-      facts: Texts on the audited training by topic, such as "Model".
-      threats: Sentences on the threat model by topic, such as "sees".
+      facts: Texts about the audited training by topic, such as "Model".
+      threats: Sentences about the threat model by topic, such as "sees".
       conclusion: The conclusion of the audit.
-      provenance: Texts on the origin of the conclusion by topic, such as "Seed".
+      provenance: Texts about where the conclusion comes from, by topic, such as "Seed".
       config: The content of the setting's file; None if the file is missing.
     """
 
@@ -58,7 +58,7 @@ _UNKNOWN_DIRECTIONS = (
     "The cosines were given: neither the training nor the source of the directions is known here. The bound "
     "is valid for the training that produced them, with all its canaries, if directions were uniform in the "
     "given dimension, drawn afresh for every run, and unknown to the training except for the insertions, and "
-    "no run was left out because of its scores. These conditions were checked if cosines can show them."
+    "no run was left out because of its scores. We checked those that cosines can reveal."
 )
 _UNKNOWN_DRAWS = (
     "The scores were given: neither the training nor the source of the canaries is known here. The bound is "
@@ -80,13 +80,13 @@ _NOT_STORED = "not kept"
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files with its facts for a report.
+    """Returns an audit of score files, with its facts for a report.
 
-    `name` is the audit's title, `sources` are the files, and `command` is the command line that read them.
+    `name` is the audit's title, and `command` is the command line that read the files `sources`.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
-    if STDIN not in sources:  # standard input cannot be read again for its checksum
+    if STDIN not in sources:  # standard input cannot be read twice
         checksums = ", ".join(map(files.compute_sha256, sources))
         provenance["SHA-256 of the scores' file"] = checksums
     return subject._replace(provenance=provenance | subject.provenance)
@@ -94,13 +94,13 @@ def describe_score_files(
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with its facts for a report and the title `name`."""
-    # The threat model is unknown, so the report has the conditions for valid bounds.
+    # The threat model is unknown, so the report states when the bounds are valid instead.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
         threat = _UNKNOWN_RUN
     elif conclusion.law_is_known:
         threat = _UNKNOWN_DIRECTIONS
-        if conclusion.fresh.draws:
+        if conclusion.fresh.draws:  # the scores are ranks
             threat = _UNKNOWN_DRAWS
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.composition is not None:
@@ -140,7 +140,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit with its facts for a report, concluded again from the stored scores of a setting.
+    """Returns an audit, concluded again from a setting's stored scores, with its facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
@@ -159,12 +159,12 @@ def describe_setting(
     )
     setting = audited.setting
     is_own_model = audited.model is not None
-    constants = lipschitz.find_current(store)  # measured Lipschitz constants of the steps, or None
+    constants = lipschitz.find_current(store)  # Lipschitz constants of the steps, or None
     conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance
     provenance = {}
-    command = make_command(setting, runs, level)
+    command = make_command(setting, runs, level)  # empty if no command line can repeat the audit
     if command and not is_own_model:
         provenance["Command"] = command
     provenance["Setting"] = folder.name
@@ -180,9 +180,9 @@ def describe_setting(
 
 
 def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns texts on the origin of a store's scores by topic: seed, data, model, versions, device and date.
+    """Returns texts about where a store's scores come from: seed, data, model, versions, device and date.
 
-    `notes` is the provenance of the last audit.
+    `notes` is the provenance that the last audit stored.
     """
     texts = {
         "Seed": str(audited.setting.seed),
@@ -235,7 +235,7 @@ def _describe_insertions(setting: Setting) -> str:
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
-    if sampling.times:  # the sampler "known", which draws this number of steps in advance
+    if sampling.times:  # the sampler "known", which draws this many steps in advance
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
     k = setting.schedule.periodicity
@@ -249,9 +249,9 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences on the threat model by topic: the adversary's view, knowledge and canaries.
+    """Returns sentences about the threat model by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance of the last audit. For a custom adversary, it describes the view.
+    `notes` is the provenance that the last audit stored. For a custom adversary, it describes the view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:

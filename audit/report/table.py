@@ -19,7 +19,7 @@ _CSV_DIGITS = 6  # significant digits of a float
 def number(spec: str) -> Show:
     """Returns a function that formats numbers with a format specification, as in number(".2f").
 
-    Use `at_least` or `at_most` for bounds, which round in the safe direction.
+    For bounds, use `at_least` or `at_most`, which round in the safe direction.
     """
     return lambda value: format(value, spec)
 
@@ -29,13 +29,13 @@ class Column(NamedTuple):
 
     Attributes:
       key: The column's name in CSV and JSON; None if only text shows the column.
-      value: A function from a row to its value. None is an empty cell in CSV.
-      head: The column's name in text, in one or more lines; None if only CSV and JSON show the column.
-      show: A function from a value other than None to the cell's text. With `at_least` or `at_most`, CSV
+      value: A function from a row to the column's value; CSV shows None as an empty cell.
+      head: The column's name in text, on one or more lines; None if only CSV and JSON show the column.
+      show: A function from a value other than None to the cell's text. If it is `at_least` or `at_most`, CSV
         rounds in the same direction.
       width: The column's width in characters; 0 fits the widest cell.
       left: True to align cells to the left.
-      none: The text of a cell without a value (None).
+      none: The text of a cell whose value is None.
     """
 
     key: str | None = None
@@ -54,7 +54,7 @@ class Column(NamedTuple):
         return self.show(value)
 
     def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded to six digits in the same direction as `show`."""
+        """Returns a number for CSV, rounded to six digits in the same direction as by `show`."""
         show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
             return at_least_digits(value, _CSV_DIGITS)
@@ -69,9 +69,9 @@ class Table(Generic[Row]):
 
     Attributes:
       columns: The columns from left to right.
-      rows: Any objects; the columns read their values from them.
+      rows: Any objects from which the columns read their values.
       section: A function from a row to the heading of its section. Consecutive rows with the same heading
-        form a section. A rule is above it, followed by the heading unless it is empty.
+        form a section. A rule and the heading, unless it is empty, are above the section.
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.
@@ -111,7 +111,7 @@ class Table(Generic[Row]):
         return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:
-        """Returns the table as CSV in UTF-8: a line with the keys of columns, then a line for each row."""
+        """Returns the table as CSV in UTF-8: a line with the columns' keys, then a line for each row."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = [column for column in self.columns if column.key is not None]
@@ -132,9 +132,9 @@ class Table(Generic[Row]):
 def format_table(
     records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
 ) -> str:
-    """Returns dicts from column names to cells as a text table; all dicts have the names of the first.
+    """Returns dicts that map column names to cells as a text table. All dicts have the same keys.
 
-    The columns named in `right` are aligned to the right. `layout` has further fields of `Table`.
+    The columns named in `right` are aligned to the right. `layout` has other fields of `Table`.
     """
     columns = []
     for name in records[0]:

@@ -141,7 +141,7 @@ def test_a_damaged_file_of_a_store_is_left_out_or_named(data, tmp_path_factory):
     path = data.draw(st.sampled_from(sorted(folder.iterdir())))
     path.write_bytes(data.draw(damages(path.read_bytes())))
     try:
-        listing.as_table([listing.listed(folder)])
+        listing.as_table([listing.make_record(folder)])
         store = Store.at(folder)
         if not store.missing(40):
             np.testing.assert_array_equal(store.load(40).scores, SCORES)

@@ -174,7 +174,7 @@ def test_a_run_that_failed_counts_below_all_others_and_costs_little():
     assert whole - 1.5 < failed == zeros <= whole + 0.3
     lost[3:] = np.nan
     with pytest.raises(
-        InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"
+        InputError, match="300 of 480 cosines are NaN, more than 50%, because runs failed"
     ):
         given(lost, 2000)
 

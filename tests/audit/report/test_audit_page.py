@@ -104,7 +104,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
-    assert "Of 3 audits a method may exceed the truth by chance in up to 0.15" in outline.text
+    assert "Of 3 audits, a method may exceed the truth by chance in up to 0.15" in outline.text
 
 
 @pytest.mark.slow
