@@ -5,7 +5,7 @@
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
 Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
-continue. Estimators without an installed package are listed and skipped.
+continue the command. Estimators are listed and skipped if their package is not installed.
 """
 
 import sys
