@@ -22,8 +22,8 @@ _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 def main() -> None:
     """Runs the command in the first argument.
 
-    Without arguments, it runs `experiments.first`. Flags without a command, except --help and --version, go to
-    `audit`.
+    Without arguments, it runs `experiments.first`. Flags without a command are for `audit`, except --help and
+    --version.
     """
     arguments = sys.argv[1:]
     if not arguments:

@@ -113,8 +113,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     """
     cells = []
     for name in estimators:
-        min_audits = min(scale.claim_audits, 10)
-        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min_audits)
+        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min(scale.claim_audits, 10))
         cells.append(ClaimCell(name, scale.max_runs, audits, seed))
     return cells
 

@@ -91,10 +91,7 @@ def _draw_worlds(
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each inserted with the given probability.
-
-    `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
-    """
+    """Draws the scores of independent canaries, each inserted with the given probability."""
     presence = rng.random((setting.runs, setting.canaries)) < probability
     # We draw a score in both worlds for each canary. Its coin selects one of them.
     scores_in = sample(rng, setting.mu, True, presence.size)

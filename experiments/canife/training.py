@@ -59,11 +59,7 @@ def measure_missing(
     They share a compiled program, and end just before the rounds that can be measured. Training continues
     from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    Args:
-      setting: The setting, from `prepare`.
-      split: The clients, from `prepare`.
-      store: The store, from `prepare`.
-      numbers: The numbers of the rounds to measure, among `setting.measured()`.
+    `setting`, `split` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)

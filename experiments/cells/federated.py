@@ -34,13 +34,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     """Returns the cell of a federated audit.
 
     If the adversary observes every iterate, the same training runs also fill the store of an adversary that
-    observes only the final model.
-
-    Args:
-      setting: The setting.
-      runs: The number of runs.
-      name: The displayed name.
-      seconds: The estimated time on two cores.
+    observes only the final model. `seconds` is the estimated time on two cores.
     """
     settings = [setting]
     if setting.observe not in FINAL:  # the adversary observes every iterate
@@ -125,12 +119,7 @@ def train(
     them. The function trains the runs that are missing in the first store, and adds their scores to all
     stores. Then it trains the runs that are still missing in the second store, and so on.
 
-    Args:
-      settings: The settings.
-      runs: The number of runs.
-      out: The root folder of all stores.
-      federation: The clients and the test data.
-      progress: Called with the number of newly trained runs.
+    `out` is the root folder of all stores. `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games

@@ -208,9 +208,10 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
         reason = " ".join(str(error).split())[:120]
-        why = f"`ray_address={address}`: no Ray cluster there ({reason})"
-        hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
-        raise InputError(f"{why}: {hint}") from None
+        raise InputError(
+            f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
+            "token, set RAY_AUTH_MODE=token"
+        ) from None
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers

@@ -122,8 +122,10 @@ def _parse_until(text: str | None) -> "Until | None":
         value = float(text.removesuffix("x"))
     except ValueError:
         value = math.nan
-    fix = "give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
-    require(0 < value < math.inf, f"--until={text}: {fix}")
+    require(
+        0 < value < math.inf,
+        f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted",
+    )
     if text.endswith("x"):
         return driver.until_multiple(value)
     return driver.until_epsilon(value)

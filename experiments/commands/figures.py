@@ -65,8 +65,11 @@ def main() -> None:
             texts.append(drawn.table.text)
         if drawn.missing:
             missing[sweep.name] = drawn.missing
-    nothing_drawn = f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}"
-    require(contents, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
+    require(
+        contents,
+        f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}: run "
+        f"{_training_command(FLAGS.name)}",
+    )
 
     if missing:
         counts = ", ".join(f"{count} of {name}" for name, count in missing.items())

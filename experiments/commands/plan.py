@@ -89,8 +89,7 @@ def main() -> None:
     )
     with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
-    search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it ..."
-    print(search, file=sys.stderr)
+    print(f"looking for the runs that prove {FLAGS.tightness:.0%} of it ...", file=sys.stderr)
     runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
     need = f"over {planning.MAX_RUNS:,} runs"
@@ -99,8 +98,8 @@ def main() -> None:
     method = planning.planned_method(setting.canaries)
     print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    time = _show_time(setting, FLAGS.runs)
-    print(f"{FLAGS.runs} runs of {setting.schedule.steps} steps: {time}, on two cores")
+    steps = setting.schedule.steps
+    print(f"{FLAGS.runs} runs of {steps} steps: {_show_time(setting, FLAGS.runs)}, on two cores")
 
 
 def _show_time(setting: Setting, runs: int) -> str:

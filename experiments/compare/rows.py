@@ -91,9 +91,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         # We conclude again from the scores as cosines of random directions. Without canaries, cosines with
         # final models have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
-        sees_final_model = method.sees == FINAL
         (conclusion,) = conclude_each_run(
-            finished.scores, dimension, law_holds=sees_final_model, level=level
+            finished.scores, dimension, law_holds=method.sees == FINAL, level=level
         )
     rows = []
     for name in method.shown:
@@ -174,12 +173,13 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
     after = ["-" * 80, upper_bound, notes]
     if any(row["assumes"] == REJECTED for row in rows):
         after.append(_REJECTED)
-    before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
     return Table(
         columns,
         rows,
         section=lambda row: _VIEWS[row["sees"]],
-        before=before,
+        before=[
+            f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"
+        ],
         after=after,
         gap=" ",
         rule=80,

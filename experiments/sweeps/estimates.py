@@ -108,12 +108,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
     """Draws the points of a panel from left to right.
 
     A point has its series' name below it. A group of points with the same x has the value of x above it.
-
-    Args:
-      axis: The panel.
-      points: The points, sorted by x.
-      x: The horizontal axis, or None if points have no x.
-      delta: The delta of all epsilons.
+    `points` are sorted by x. `x` is None if points have no x.
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]

@@ -66,12 +66,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' field `panel`.
 
-    Args:
-      records: The records of all panels.
-      title: The figure's title.
-      draw: Draws one panel, in a call draw(axis, records=the panel's records).
-      *args: Further arguments of `draw_panels`, after the panels.
-      **options: Keyword arguments of `draw_panels`.
+    A call draw(axis, records=the panel's records) draws a panel. `args` are the arguments of `draw_panels`
+    after the panels, and `options` are its keyword arguments.
     """
     panels = {}
     for record in records:
@@ -124,14 +120,8 @@ def draw_dot(
 ) -> None:
     """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it is beyond this end.
 
-    Args:
-      axis: The axis.
-      place: The dot's position on the vertical axis.
-      value: The dot's position on the horizontal axis.
-      edge: The end of the horizontal axis.
-      color: The dot's color.
-      is_filled: If False, only the dot's outline is drawn.
-      label: The label in the legend.
+    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. If `is_filled`
+    is False, only the outline is drawn.
     """
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"

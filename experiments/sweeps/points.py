@@ -177,11 +177,7 @@ def make_rows(
 ) -> Iterator[Record]:
     """Yields the record of each point, with the fields of `make_table`.
 
-    Args:
-      sweep: The sweep of the points.
-      points: The points, each with at least one conclusion.
-      claims: The paper's claims.
-      delta: The delta of predicted epsilons.
+    Each point must have a conclusion. `delta` is the delta of predicted epsilons.
     """
     for point in points:
         cells = point.cells
