@@ -279,8 +279,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
             `carry` has the parameters and the noise's state.
             """
             theta, noise_state = carry
-            # `separate` copies the features for each model. If several devices shared them, JAX could not
-            # compute per-example gradients of convolutions.
+            # `separate` copies the features for each model. If devices shared them, JAX could not compute
+            # per-example gradients of convolutions.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
@@ -311,7 +311,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
 
 def _make_torch_network(problem: Problem) -> Any:
-    """Returns the problem's model as a PyTorch module with the parameters theta_0, on the GPU if any.
+    """Returns the problem's model as a PyTorch module with parameters theta_0, on the GPU if there is one.
 
     The layers are the same as in `models`, in the order of their creation by Flax.
     """

@@ -59,7 +59,7 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]  # each round counts as a run
+        numbers = setting.measured()[-cell.runs :]  # a run of a cell is a round
         rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))

@@ -100,7 +100,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns the functions for the canaries of a setting's model: texts or images."""
+    """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
     if setting.model not in settings.IMAGE_MODELS:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
@@ -140,7 +140,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # The compiled functions use the same shapes for all clients, which fit the client with the most examples.
+    # All clients share compiled shapes, which fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)

@@ -153,7 +153,7 @@ class Cluster:
         waiting = iter(arguments)
         submitted = {}  # by Ray's reference to the result
         while True:
-            for given in waiting:
+            for given in waiting:  # until enough tasks are submitted
                 submitted[remote.remote(self._devices_of_task, *given)] = given
                 if len(submitted) >= self._max_submitted:
                     break

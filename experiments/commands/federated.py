@@ -65,14 +65,14 @@ def main() -> None:
     each = conclude_each_run(
         scores, dimension, law_holds=sees_final_model, level=level, claim=claim
     )
-    accuracies = read_accuracies(store)
-    measured = list_accuracies(accuracies, runs)
+    by_run = read_accuracies(store)
+    accuracies = list_accuracies(by_run, runs)
     together = conclude_together(scores, level, claim)
-    audit = federated_table.FederatedAudit(each, canary, client, measured, together)
+    audit = federated_table.FederatedAudit(each, canary, client, accuracies, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,
-        "accuracy": accuracies,
+        "accuracy": by_run,
         "out": str(store.path),
     }
     text = federated_table.federated_json(audit, circumstances)

@@ -88,8 +88,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
-        # We conclude again from the scores as cosines of random directions. Without canaries, cosines with
-        # final models have a known distribution.
+        # The usual conclusion does not use that scores are cosines with random directions. With the final
+        # model, left-out canaries' cosines even have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
