@@ -52,7 +52,7 @@ class AuditedCell(NamedTuple):
             truth        the mechanism's true epsilon at delta
             exceeding    the number of audits with an epsilon above the truth
             low, high    an exact 95% interval for the probability of an epsilon above the truth
-            beyond       the mean excess over the truth in these audits, or 0 without such audits
+            beyond       the mean excess over the truth in these audits, or 0 without any
             mean         the mean epsilon over all audits; a refusal counts as 0
             seconds      the median processor time of an audit
             refused      the number of audits without a value

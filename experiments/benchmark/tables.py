@@ -46,7 +46,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column of refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their field `broken` lists the assumptions
-    that a mechanism violates. `tests` is the number of tests in the whole table (`exceeds_level`).
+    that a mechanism violates. `tests` is as in `exceeds_level`.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -79,7 +79,7 @@ def _find_worst_fraction(cells: Records) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if they refute a true claim too often.
 
-    `claim` is a record of `ClaimCell.measure`, and `tests` is the total number of tests (`exceeds_level`).
+    `claim` is a record of `ClaimCell.measure`. `tests` is as in `exceeds_level`.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"

@@ -36,7 +36,7 @@ class Designed(NamedTuple):
     Attributes:
       last: The sample after all steps, as in the paper.
       best: The sample with the smallest penalty.
-      losses: (steps + 1,) the penalty before each step and after the last, each on another minibatch.
+      losses: (steps + 1,) the penalties before each step and after the last, on different minibatches.
     """
 
     last: Tree
