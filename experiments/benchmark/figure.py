@@ -37,7 +37,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
     roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=roots)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
-    # Without data, this only adds an entry to the legend.
+    # This only adds an entry to the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
     axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])

@@ -89,7 +89,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
         # The usual conclusion does not use that scores are cosines with random directions. With the final
-        # model, left-out canaries' cosines even have a known distribution.
+        # model, left-out canaries' cosines have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
