@@ -238,7 +238,8 @@ class RayTrainer:
         """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        _, about = cluster.call(prepare, *self._game, 1)  # 1 run, since the chunk size is not needed
+        # For 1 run, since we do not need the chunk size.
+        _, about = cluster.call(prepare, *self._game, 1)
         self.about = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
