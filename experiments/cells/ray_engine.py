@@ -238,7 +238,7 @@ class RayTrainer:
         """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        # For 1 run, since we do not need the chunk size.
+        # The chunk size (for 1 run) is unused.
         _, about = cluster.call(prepare, *self._game, 1)
         self.about = lambda: about
 
