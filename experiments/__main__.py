@@ -1,4 +1,4 @@
-"""Runs all commands: ./run.sh audit --k=5 starts python -m experiments audit --k=5."""
+"""Runs all commands: ./run.sh audit --k=5 runs python -m experiments audit --k=5."""
 
 import os
 import runpy
@@ -22,7 +22,8 @@ _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 def main() -> None:
     """Runs the command in the first argument.
 
-    Without arguments, it runs `experiments.first`, and with only flags `audit`.
+    Without arguments, it runs `experiments.first`. Flags without a command are for `audit`, except --help and
+    --version.
     """
     arguments = sys.argv[1:]
     if not arguments:
@@ -52,8 +53,8 @@ def main() -> None:
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
-    The script's folder is last in the search path, so a models.py next to the script does not replace ours.
-    For an InputError, or a missing package of the examples, it prints one line and returns status 2.
+    The script's folder comes last in the search path, so a models.py next to the script does not replace
+    ours. For an InputError, or a missing package that examples need, it prints one line and returns status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():
@@ -80,7 +81,7 @@ def _python(arguments: Sequence[str]) -> int:
 def _test(arguments: Sequence[str]) -> int:
     """Run the quick tests, or all with --slow; other arguments go to pytest.
 
-    If the environment variable CI is true or 1, slow tests run too.
+    Slow tests also run if the environment variable CI is true or 1.
     """
     marks = "not slow"
     if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
@@ -102,20 +103,20 @@ def _lint(arguments: Sequence[str]) -> int:
 
 def _docs(arguments: Sequence[str]) -> int:
     """Build the manual in docs/_build as a website for offline use."""
-    # The configuration is in docs/, and warnings are errors.
+    # The configuration is in docs/. -W turns warnings into errors.
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     return _run_module("sphinx", *settings, *arguments, ".", "docs/_build")
 
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
-    # Ray sends no statistics and does not lower its workers' priority, unless the user's variables say so.
+    # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables win.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     return _run_module("ray.scripts.scripts", *arguments)
 
 
 def _run_module(name: str, *arguments: str) -> int:
-    """Runs `python -m NAME ARGUMENTS` in the repository's root; returns the exit status."""
+    """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns the exit status."""
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 

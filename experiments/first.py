@@ -16,8 +16,8 @@ FLAGS = flags.FLAGS
 def main() -> None:
     """Runs two audits.
 
-    The first stops when it proves an epsilon of 18.5, after about 60 of at most 400 runs. The accountant's
-    epsilon is 24. The second is the command `audit` with the given flags.
+    The first audit stops when it proves an epsilon of 18.5, after about 60 of at most 400 runs. The
+    accountant's epsilon is 24. The second audit is the command `audit` with the given flags.
     """
     from audit.training.driver import until_epsilon  # loads SciPy
 

@@ -21,7 +21,7 @@ class Scale(NamedTuple):
 
     Attributes:
       audits: The number of audits per cell, for an estimator with cost 1.
-      sizes: The sizes of the audits (see `contract.shape`), or empty for each mechanism's own sizes.
+      sizes: The sizes of the audits (see `contract.make_mechanism`), or () for each mechanism's own sizes.
       claim_audits: The number of audits of a claim, at each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
@@ -36,7 +36,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """A number of audits of a mechanism by an estimator, each of size n (see `contract.shape`)."""
+    """A number of audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
 
     estimator: str
     mechanism: str
@@ -52,16 +52,16 @@ class AuditedCell(NamedTuple):
             truth        the mechanism's true epsilon at delta
             exceeding    the number of audits with an epsilon above the truth
             low, high    an exact 95% interval for the probability of an epsilon above the truth
-            beyond       the mean excess of the audits above the truth, or 0 without any
+            beyond       the mean excess over the truth in these audits, or 0 without any
             mean         the mean epsilon over all audits; a refusal counts as 0
-            seconds      the processor time of the median audit
+            seconds      the median processor time of an audit
             refused      the number of audits without a value
             why          the message of the first refusal, or ""
             broken       the estimator's assumptions that the mechanism violates
         """
         estimator = ESTIMATORS[self.estimator]
         setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        law = setting.law._replace(audit=estimator.audit)  # replaces this project's methods
+        law = setting.law._replace(audit=estimator.audit)  # instead of this project's methods
         [row] = calibrate(setting._replace(law=law))
         exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
@@ -89,9 +89,9 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns the cells to measure: one for each mechanism, size, and installed estimator of its design.
+    """Returns the cells to measure: one for each mechanism, size, and installed estimator for its design.
 
-    A cell has the scale's number of audits, divided by the estimator's cost, but at least 1.
+    A cell has the scale's number of audits divided by the estimator's cost, but at least 1.
     """
     cells = []
     for name in mechanisms:
@@ -106,26 +106,25 @@ def list_cells(
 
 
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
-    """Returns a cell for each estimator that measures how many runs refute a false claim.
+    """Returns a cell for each estimator, which measures how many runs it needs to refute a false claim.
 
-    A scale's `claim_audits` is the number of audits for a fast estimator. Slow ones have fewer, but at least
-    10 if the scale has as many.
+    The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators have fewer, but
+    at least 10 if `claim_audits` allows it.
     """
     cells = []
     for name in estimators:
-        min_audits = min(scale.claim_audits, 10)
-        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min_audits)
+        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min(scale.claim_audits, 10))
         cells.append(ClaimCell(name, scale.max_runs, audits, seed))
     return cells
 
 
 def _name_cell(cell: Cell) -> str:
-    """Returns a text that identifies a cell's result: the cell and the version of the estimator."""
+    """Returns a text that identifies a cell's result: the cell and the estimator's version."""
     return json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
 
 
 def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of the cells that are in the journal, a file with one JSON object per line."""
+    """Returns the records of those cells that are in the journal, a file with a JSON object per line."""
     found = {}
     lines = journal.read_text().splitlines() if journal.exists() else []
     for line in lines:
@@ -137,9 +136,9 @@ def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
 
 
 def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
-    """Measures the cells that are not in the journal, and yields each after its record is written.
+    """Measures the cells that are not in the journal, and yields each after writing its record.
 
-    The slowest estimators come first, so that all processes stay busy until the end.
+    The slowest estimators come first, which keeps all processes busy until the end.
     """
     done = load_measured(cells, journal)
     missing = [cell for cell in cells if cell not in done]

@@ -13,9 +13,9 @@ from audit.version import __version__
 
 DELTA = 1e-5
 CONFIDENCE = 0.95
-MAX_EPSILON = 100.0  # larger values, including infinity, count as this
+MAX_EPSILON = 100.0  # larger values, including infinity, count as 100
 
-# A design is the number of runs and canaries in an audit.
+# The designs differ in the numbers of runs and canaries in an audit.
 ONE_CANARY = "one canary a run"
 SEVERAL = "several canaries a run"
 ONE_RUN = "one run"
@@ -39,13 +39,13 @@ class Estimator(NamedTuple):
       kind: OURS, PEER or PAPER.
       design: The design of its audits, one of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is `Coins`, or `Fresh`
-        for directions. The function may raise any exception to refuse the evidence.
-      assumes: Its assumptions, as constants of `audit.calibration`. Mechanisms that violate one do not count
-        against the estimator.
+      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is `Fresh` for
+        directions, and otherwise `Coins`. The function may refuse the evidence by raising any exception.
+      assumes: Its assumptions, as constants of `audit.calibration`. A mechanism that violates an assumption
+        does not count against the estimator.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" without a package.
-      cost: How many times slower it is than a fast estimator; the number of its audits is divided by this.
+      cost: How many times slower it is than a fast estimator. We divide the number of its audits by this.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Estimator(NamedTuple):
         return bool(self.find_version())
 
     def find_version(self) -> str:
-        """Returns the version of its package, or of this project without one; "" if not installed."""
+        """Returns the version of its package, or of this project without a package; "" if not installed."""
         if not self.package:
             return __version__
         try:
@@ -72,11 +72,10 @@ class Estimator(NamedTuple):
             return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns the estimator's epsilon from the evidence of an audit.
+        """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        It is a list with a single value, because `Law.audit` returns a list. Epsilon is clipped to [0,
-        MAX_EPSILON]. If the estimator raises an exception or returns NaN, epsilon is 0 and `refusal` has the
-        reason.
+        The list has a single value; `Law.audit` requires a list. If the estimator raises an exception or
+        returns NaN, epsilon is 0 and `refusal` has the reason.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -85,7 +84,7 @@ class Estimator(NamedTuple):
             epsilon = float(self.epsilon(evidence, setting.delta, setting.confidence))
         except Exception as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-            refusal = first_line[:200]  # fits into a table
+            refusal = first_line[:200]  # short enough for a table
         if np.isnan(epsilon):
             epsilon = 0.0
             refusal = "not a number"
@@ -99,9 +98,9 @@ class BenchmarkedMechanism(NamedTuple):
 
     Attributes:
       design: The design of its audits, one of DESIGNS.
-      name: Its name in tables. It also seeds the evidence.
-      law: Draws the evidence of an audit. Its truth is the smallest epsilon such that the mechanism is
-        (epsilon, delta)-DP when one canary is added or removed.
+      name: Its name in tables, which also seeds the evidence.
+      law: Draws the evidence of an audit. Its truth is the smallest epsilon for which the mechanism is
+        (epsilon, delta)-DP if one canary is added or removed.
       mu: The law's parameter.
       sizes: The sizes of the audits at scale full; see `make_mechanism`.
       delta: The delta of the bounds.
@@ -117,10 +116,11 @@ class BenchmarkedMechanism(NamedTuple):
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
         """Returns the mechanism for `audits` audits of size n (see `make_mechanism`).
 
-        The evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
+        The evidence depends only on the seed, the mechanism's name and n, so it is the same for all
+        estimators.
         """
-        # `stream` and the seed determine the random draws. A checksum is the same in all processes, unlike
-        # Python's hash.
+        # `stream` and the seed determine the random draws. Unlike Python's hash, a checksum is the same in
+        # all processes.
         stream = (zlib.crc32(self.name.encode()), n)
         mechanism = make_mechanism(self.law, self.design, n, self.mu)
         return mechanism._replace(audits=audits, delta=self.delta, seed=seed, stream=stream)

@@ -2,7 +2,7 @@
 
 The mechanism is Gaussian with 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
 exceeds the claimed epsilon. Our estimators for directions test the claimed trade-off curve instead. We also
-count how many audits refute a true claim.
+count the audits that refute a true claim.
 """
 
 import math
@@ -29,12 +29,12 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record
 
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps with noise multiplier 4
-NOISE = 0.9  # the real noise over the claimed noise
-_MIN_RUNS = 10  # with fewer than five runs per world no estimator refutes a claim
+NOISE = 0.9  # the ratio of the actual noise to the claimed noise
+_MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 # A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
-_SEARCH_PRECISION = 1.1  # the search ends when enough runs are at most this many times too few runs
-# By design: the law of Gaussian scores for any mu, and the size of an audit (see `make_mechanism`).
+_SEARCH_PRECISION = 1.1  # the largest final ratio of `enough` to `too_few` runs
+# For each design, the law of Gaussian scores for any mu and the size of an audit (see `make_mechanism`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -44,7 +44,7 @@ _AUDITS = {
 
 
 class ClaimCell(NamedTuple):
-    """The audits of a false claim by an estimator.
+    """Audits in which an estimator tests a false claim.
 
     Attributes:
       estimator: The name of the estimator.
@@ -59,11 +59,11 @@ class ClaimCell(NamedTuple):
     seed: int
 
     def measure(self) -> Record:
-        """Finds the smallest number of runs with which half of the audits refute the claim.
+        """Finds the smallest number of runs that lets half of the audits refute the claim.
 
-        The record has the cell's fields, with the `max_runs` that the design allows, and
+        The record has the cell's fields, but with the `max_runs` of the design, and
 
-            runs                 the smallest number of runs, or None if `max_runs` are too few
+            runs                 the smallest number of runs, or None if `max_runs` are not sufficient
             false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
@@ -86,12 +86,12 @@ class ClaimCell(NamedTuple):
         }
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
-        """Returns the smallest number of runs with which half of the audits refute the claim, up to 10%.
+        """Returns the smallest number of runs that lets half of the audits refute the claim, to within 10%.
 
-        It bisects on a logarithmic scale. `NOISE` is the real noise over the claimed noise.
+        It bisects on a logarithmic scale.
 
         Args:
-          too_few: The smallest possible number of runs, which is returned if it is sufficient.
+          too_few: The smallest possible number of runs, which is the result if it is sufficient.
           enough: The largest possible number of runs. If it is not sufficient, the result is None.
         """
         if self.find_refuted_fraction(enough, NOISE) < 0.5:
@@ -109,35 +109,35 @@ class ClaimCell(NamedTuple):
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
 
-        `noise` is the real noise over the claimed noise, so 1 makes the claim true.
+        `noise` is the ratio of the actual noise to the claimed noise. At 1, the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
         law, size = _AUDITS[estimator.design]
-        # `calibrate` counts the audits above the truth. With the claimed epsilon as the truth, these are the
-        # audits that refute the claim.
+        # `calibrate` counts the audits with epsilons above the truth. We declare the claimed epsilon as the
+        # truth, so these audits refute the claim.
         claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
         tested = law._replace(truth=lambda setting: claim, audit=audit)
         mechanism = make_mechanism(tested, estimator.design, n=size, mu=CLAIMED_MU / noise)
-        # `stream` gives each number of runs different evidence.
+        # `stream` makes the evidence different for each number of runs.
         setting = mechanism._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
         [row] = calibrate(setting)  # a row for each method, here the estimator
         return row.exceeding
 
 
 def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True if the estimator is one of ours for directions, which test the claimed curve."""
+    """Returns True for our estimators for directions, since they test the claimed curve."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     """Tests the claim of CLAIMED_MU-GDP on the cosines of directions.
 
-    Cosines of left-out canaries have a known distribution. The test counts the inserted canaries of each run
-    above thresholds, and bets that they are more than mu-GDP allows.
+    Cosines of left-out canaries have a known distribution. The test counts each run's inserted canaries above
+    thresholds, and bets that there are more than mu-GDP allows.
 
-    Returns a list with a single value, because `Law.audit` returns a list. Its epsilon is above any claim if
-    the test rejects, and otherwise 0.
+    The list has a single value; `Law.audit` requires a list. Its epsilon is above any claim if the test
+    rejects, and otherwise 0.
     """
     counted = exact_null.compute_exceedances(directions)
     power = claimed_curve.gaussian_power(CLAIMED_MU)

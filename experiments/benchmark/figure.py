@@ -14,16 +14,16 @@ from experiments.sweeps.records import Records
 
 # The color and the label of each kind of estimator.
 _LOOKS = {OURS: (BLUE, "this project"), PEER: (VERMILION, "package"), PAPER: (GREEN, "paper")}
-_MAX_RATIO = 1.3  # larger ratios of epsilon to the true epsilon are drawn as arrows at this edge
+_MAX_RATIO = 1.3  # the edge of the axis; larger ratios to the true epsilon are drawn as arrows
 
 
 def draw_figure(estimators: Records) -> Figure:
     """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
-    `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads
-    small fractions. Filled points mark estimators that claim a confidence level.
+    `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads out
+    small fractions. Filled dots mark estimators that claim a confidence level.
     """
-    panels = {  # without titles; a dictionary needs different ones
+    panels = {  # the keys are blank titles; keys must differ
         "": partial(_draw_wrong_audits, estimators=estimators),
         " ": partial(_draw_dots, estimators=estimators, name="proven", edge=_MAX_RATIO),
     }
@@ -33,10 +33,11 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws the worst fractions of audits above the truth, with a line at the allowed level."""
+    """Draws each estimator's worst fraction of audits above the truth, and a line at the allowed level."""
     roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=roots)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
+    # This only adds an entry to the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
     axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
@@ -48,9 +49,9 @@ def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
 
     Args:
       axis: The axis.
-      estimators: The rows. Those that no cell holds to their assumptions get no dot.
-      name: The name of the field; None counts as 0.
-      edge: The end of the horizontal axis, where larger values are drawn as arrows.
+      estimators: The rows. An estimator gets no dot if no cell meets its assumptions.
+      name: The name of the field. A value of None counts as 0.
+      edge: The end of the horizontal axis. Larger values are drawn there as arrows.
     """
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:

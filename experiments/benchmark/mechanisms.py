@@ -1,8 +1,7 @@
-"""The benchmark's mechanisms, with their exact epsilon and functions that draw their scores.
+"""The benchmark's mechanisms, with their exact epsilons and functions that draw their scores.
 
-A run with several canaries releases a vector, and the score of a canary is its inner product with this
-vector. For each canary, the release is mu-GDP, and so are all scores together, even if they depend on each
-other.
+A run with several canaries releases a vector, and a canary's score is its inner product with this vector. For
+each canary, the release is mu-GDP. Therefore, all scores together are mu-GDP, even if they are dependent.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,31 +40,32 @@ _SIZES = {
     ONE_RUN: (1000, 100, 5000),  # coins of a run
     DIRECTIONS: (1000, 100),  # directions of a run
 }
-_MIN_MU = 1e-6  # replaces mu 0, which would be an infinite noise multiplier
-_REVEAL_PROBABILITY = 0.01  # of a canary's bit, in (0, delta)-DP mechanisms with this delta
-# If a mechanism reveals coins at once, it reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct guesses,
-# three standard deviations of the number of lucky guesses.
+_MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
+# The probability with which a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
+_REVEAL_PROBABILITY = 0.01
+# A mechanism that reveals several coins at once reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct
+# guesses, which are three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
-_WEAK_MU = 0.5  # of the weakly leaking half of the runs in the mixture
-_CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that any other trade-off curve violates
+_WEAK_MU = 0.5  # the mu of the weakly leaking half of the mixture's runs
+_CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that other trade-off curves violate
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the Gaussian parts of a score if a fair coin makes each run leak strongly or weakly.
+    """Returns the Gaussian parts of a score's distribution if a coin makes each run leak strongly or weakly.
 
-    `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary; without it,
-    both parts have mean 0.
+    `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary. Without the
+    canary, both parts have mean 0.
     """
     part = partial(MixturePart, weight=0.5)
     return [part(centre=_WEAK_MU * inserted), part(centre=strong * inserted)]
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws n scores that are noise, but reveal the world with probability _REVEAL_PROBABILITY.
+    """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` has no effect;
-    it is an argument of all samplers.
+    A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` is an argument
+    of all samplers, but has no effect here.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
@@ -78,7 +78,7 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores of runs with one canary each.
 
-    A fixed fraction of the runs, which come first, inserts the canary. `sample` draws the scores of a world:
+    The first runs insert the canary; `fraction_in` is their fraction. `sample` draws the scores of a world:
     (generator, mu, True if inserted, number of scores) -> scores.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
@@ -91,12 +91,9 @@ def _draw_worlds(
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each inserted with the given probability.
-
-    `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
-    """
+    """Draws the scores of independent canaries, each inserted with the given probability."""
     presence = rng.random((setting.runs, setting.canaries)) < probability
-    # Each canary draws a score in both worlds; its coin selects one of them.
+    # We draw a score in both worlds for each canary. Its coin selects one of them.
     scores_in = sample(rng, setting.mu, True, presence.size)
     scores_out = sample(rng, setting.mu, False, presence.size)
     scores = np.where(presence.ravel(), scores_in, scores_out)
@@ -106,9 +103,9 @@ def _draw_coins(
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
-    A canary is (its own unit vector + a shared unit vector) / sqrt(2), with orthogonal vectors. The release
-    is mu times the sum of the inserted canaries, plus noise. A score is the same combination of the release's
-    coordinates along both vectors, (own + shared) / sqrt(2).
+    A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
+    release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
+    canary: (own + shared) / sqrt(2), with the release's coordinates along the canary's two vectors.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
@@ -121,15 +118,15 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws a run's scores that are noise, but with a small probability reveal many coins at once.
+    """Draws a run's scores, which are noise but with a small probability reveal many coins at once.
 
-    This breaks bounds that assume independent coins.
+    This invalidates bounds that assume independent coins.
     """
     n = setting.canaries
     presence = laws.toss(rng, setting)  # (1, n)
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # So the probability of revealing a given coin is _REVEAL_PROBABILITY, which (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -138,7 +135,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the cosines of uniform directions, all inserted, with the noisy sum that a run releases."""
+    """Draws the cosines between uniform directions, all inserted, and the noisy sum that a run releases."""
     sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
@@ -150,7 +147,7 @@ def _nothing_leaks(setting: KnownMechanism) -> Truth:
 
 
 def _failing_truth(setting: KnownMechanism) -> Truth:
-    """Returns the true epsilon of a Gaussian mechanism if half of the runs fail visibly.
+    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail visibly.
 
     A failed run does not leak, so delta at each epsilon is half of the delta of mu-GDP.
     """
@@ -163,7 +160,7 @@ def _make_law(
     breaks: frozenset[str] = frozenset(),
     **changes: Any,
 ) -> Law:
-    """Returns the law of independent canaries whose scores come from a family of distributions.
+    """Returns the law of independent canaries with scores from a family of distributions.
 
     Args:
       draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
@@ -189,14 +186,14 @@ _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDE
 _FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
-# Scores without a Gaussian trade-off curve: (the mechanism's name, the family, the family's parameter).
+# Families without a Gaussian trade-off curve: (the mechanism's name, the family, the family's parameter).
 _CURVES = (
     ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
     ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
     ("heavy tails", known_laws.LAWS["t3"], 2.0),
 )
-# By design: (the prefix of names, the law of Gaussian scores, its values of mu, the function that draws
-# scores of other families).
+# For each design: the prefix of names, the law of Gaussian scores, its values of mu, and the function that
+# draws scores from other families.
 _DESIGNS = {
     ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
     SEVERAL: ("runs of 16: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
@@ -214,8 +211,8 @@ _ONLY_ONE_CANARY = (
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, by design.
 
-    Gaussian scores of mu 0 and 1, tied canaries and directions have all sizes of audits that a design has.
-    The other mechanisms have only the default size, the first.
+    Gaussian scores with mu 0 or 1, tied canaries and directions have all of a design's audit sizes. The other
+    mechanisms have only the first size, the default.
     """
     for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
         all_sizes = _SIZES[design]

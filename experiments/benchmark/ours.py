@@ -16,8 +16,8 @@ from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
-_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of the slow methods; see `Estimator.cost`
-# The assumptions of the functions for the coins of a run, which have no attribute `assumes`.
+_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # the costs of slow methods (`Estimator.cost`)
+# The methods for a single run's coins are functions, which have no attribute `assumes`.
 _ASSUMPTIONS = {
     one_run_bounds.ONE_RUN_GUESSES: one_run_bounds.FAIR_COINS,
     one_run_bounds.ONE_RUN_GAUSSIAN: one_run_bounds.FAIR_COINS_GAUSSIAN,
@@ -27,8 +27,8 @@ _ASSUMPTIONS = {
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with one canary each.
 
-    Raises InputError if the method assumes a Gaussian trade-off curve and a test of the scores rejects it.
-    The benchmark counts this as a refusal.
+    Raises InputError if the method assumes a Gaussian trade-off curve and a test of the scores rejects this
+    curve. The benchmark counts this as a refusal.
     """
     worlds = coins.pooled()
     if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
@@ -39,8 +39,9 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    Raises InputError if the presence bits are very unlikely for fair independent coins. A small bias passes
-    this test, so `given=True` makes the bound use confidence limits of the coins' probability, not 1/2.
+    Raises InputError if fair independent coins are very unlikely to give these presence bits. Coins with a
+    small bias pass this test. With `given=True`, the bound uses confidence limits for the coins' probability
+    instead of 1/2.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -58,8 +59,8 @@ def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `plain`: a cosine does not depend on the directions of other canaries. `given`: the cosines count as
-    # user data.
+    # `plain` means that a cosine does not depend on the directions of other canaries, and `given` that the
+    # cosines count as user data.
     marked = directions._replace(plain=True, given=True)
     return method.compute(marked, delta, confidence).epsilon
 
@@ -73,13 +74,12 @@ def _make_estimator(
       name: The name of the method.
       design: One of `contract.DESIGNS`.
       documented: The method's assumptions in words.
-      epsilon: Computes its bound, as in `Estimator`.
+      epsilon: Computes its bound, as `Estimator.epsilon` does.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted
         assumes.append(FAIR)
-    # The documentation of the in-sample estimate does not mention a curve, but it is the epsilon of a
-    # Gaussian curve.
+    # The in-sample estimate is the epsilon of a Gaussian curve, but its documentation does not mention this.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
@@ -98,7 +98,7 @@ def _make_estimator(
 
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
-    # The design, its methods by name, and the function that calls a method.
+    # Each row has a design, its methods by name, and the function that calls such a method.
     designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),

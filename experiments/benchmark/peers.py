@@ -1,6 +1,6 @@
 """Estimators from packages, called as their documentation describes.
 
-A package is imported when its estimator is first called. Strategies that split the scores at random get a
+A package is imported when its estimator is first called. Strategies that split the scores randomly get a
 fixed seed, so results are reproducible.
 """
 
@@ -27,9 +27,8 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
     Args:
-      method: The name of a method of its `CanaryScoreAuditor`.
-      strategy: The name of the class that chooses the threshold, or "" for methods without a threshold
-        strategy.
+      method: The name of a method of `CanaryScoreAuditor`.
+      strategy: The name of the class that chooses the threshold, or "" for methods without such a class.
       coins: The scores and presence bits.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
@@ -37,7 +36,7 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     from jax_privacy import auditing
 
     arguments: dict[str, Any] = {"delta": delta}
-    if method != "epsilon_raw_counts":  # this estimate has no confidence
+    if method != "epsilon_raw_counts":  # this estimate has no confidence level
         arguments["significance"] = 1 - confidence
     if strategy:
         options = {"Bonferroni": {}, "Explicit": {"threshold": _FIXED_THRESHOLD}}
@@ -60,8 +59,8 @@ def opake(
     scores = coins.scores[0]
     presence = coins.presence[0]
     indices = np.arange(len(scores))
-    # The number of canaries, their indices, their presence, the indices of those in and out, and the size of
-    # the data set, which has only canaries.
+    # The number of canaries, their indices, their presence, the indices of canaries that are in or out, and
+    # the size of the data set, which contains only canaries.
     coin_flip = CoinFlip(
         len(scores),
         indices,
@@ -77,11 +76,11 @@ def opake(
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns privacyguard-platform's epsilon from a single run, for guesses of a fifth of the coins."""
+    """Returns privacyguard-platform's epsilon from guesses of a fifth of a single run's coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_FRACTION)
-    # m coins; c of c_cap guesses are right; `threshold` is the error probability.
+    # There are m coins, and c of c_cap guesses are correct. `threshold` is the error probability.
     node = FDPAnalysisNode(
         m=coins.scores.size, c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )

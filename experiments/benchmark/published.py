@@ -1,6 +1,6 @@
 """Estimators from papers, as printed or as in their public code.
 
-They keep errors that this project corrects elsewhere (see the errata of experiments/lidp and
+They reproduce errors that this project corrects elsewhere (see the errata of experiments/lidp and
 experiments/one_shot).
 """
 
@@ -29,24 +29,24 @@ from experiments.benchmark.contract import (
 from experiments.canife import rounds
 
 _NUM_BOOTSTRAPS = 2000
-FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed one
-_FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best result
+FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed fraction
+_FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best fraction
 
 
-def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns CANIFE's estimate (2023, Algorithm 2) at the best threshold on the counted scores.
+def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = False) -> float:
+    """Returns CANIFE's estimate (2023, Algorithm 2) at the threshold with the largest epsilon.
 
-    `by_accuracy` chooses the threshold with the best accuracy, as the first version of its code did, instead
-    of the one with the largest epsilon. `confidence` has no effect on the estimate.
+    `by_accuracy` chooses the threshold with the best accuracy instead, as the first version of its code did.
+    The threshold is chosen using the same scores. `confidence` has no effect on the estimate.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon from scores that are assumed normal.
+    """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon; it assumes that scores are normal.
 
-    mu is the distance between the means of both worlds in pooled standard deviations. The bound is the
-    epsilon of the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
+    mu is the distance between both worlds' means in pooled standard deviations. The bound is the epsilon for
+    the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -60,7 +60,7 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
-    """Returns the means and the unbiased variances of 2,000 bootstrap samples of scores of shape (n,)."""
+    """Returns the means and the unbiased variances of 2,000 bootstrap samples from scores of shape (n,)."""
     size = len(scores)
     samples = scores[rng.integers(size, size=(_NUM_BOOTSTRAPS, size))]
     return samples.mean(1), samples.var(1, ddof=1)
@@ -69,17 +69,17 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns LiDP's lower bound on epsilon from fourth-order Wilson intervals, as in its public code.
 
-    It keeps that code's error in a variance (Errata L1; see `fourth_order_bound`).
+    It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # Part of the runs choose a threshold with a large bound (`approximate_dp`). In the rest, a score above
-    # it counts as a guess that the canary is in.
+    # Some of the runs choose a threshold with a large bound (`approximate_dp`). In the other runs, `rest`, a
+    # score above this threshold counts as a guess that the canary is in.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
-    canaries = rest.canaries_in  # K: with coins, each canary can be in
+    canaries = rest.canaries_in  # K, since with coins each canary can be in
 
     error = (1 - confidence) / 2  # for each of the two error rates
-    # A canary is out (or in) with probability 1/2. The probability that it is out and guessed wrong is half
-    # of the error rate.
+    # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess is wrong
+    # is half of the error rate.
     false_alarms = 2 * fourth_order_bound(rest.alarms, canaries, error)
     misses = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -87,19 +87,19 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
 
 def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
-    """Returns an upper confidence bound on the fraction of canaries that are counted, as in LiDP's code.
+    """Returns an upper confidence bound on the fraction of counted canaries, as in LiDP's code.
 
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
-    fraction is mu_1. The variance of the estimate of mu_1 depends on mu_2, and the variance for mu_2 on mu_3
-    and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment in a variance
-    with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
+    fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
+    depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
+    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
-    The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
+    For mu_2, the code's variance has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
       canaries: K, the number of canaries in a run.
-      error: The error probability of the bound. Each of the four moments gets a quarter.
+      error: The error probability of the bound. Each of the four moments' bounds gets a quarter.
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
@@ -125,7 +125,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     if discriminant >= 0:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
-    # With x = mu_1, the variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2.
+    # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
     variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
     return wilson(means[1], n, level, variance)[1]
 
@@ -139,7 +139,7 @@ def one_run(
 ) -> float:
     """Returns the largest lower bound on epsilon from a single run, over several fractions of coins to guess.
 
-    `bound` computes one: (coins, guesses, correct guesses, delta, error) -> epsilon.
+    `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []
@@ -158,8 +158,8 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
     """Guesses a fraction of a single run's coins; returns the numbers of guesses and of correct guesses.
 
-    Half of the guesses are "in", for the largest scores. The others are "out", for the smallest scores. There
-    is at least one of each.
+    Half of the guesses are "in", for the largest scores. The other half are "out", for the smallest scores.
+    Each half has at least one guess.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
@@ -170,23 +170,23 @@ def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
 
 
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
-    """Returns an estimate of One-shot (2024) that fits a Gaussian to the cosines of a single run.
+    """Returns the estimate of One-shot (2024) from a Gaussian fitted to a single run's cosines.
 
     `name` is a key of `one_shot.FITTED`, the formulas for epsilon. `confidence` has no effect.
     """
-    # Row 0 is the only run. Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
+    # Row 0 is the only run. In units of 1 / sqrt(d), cosines of left-out canaries are approximately N(0, 1).
     fitted = one_shot.fit(directions.cosines[0], directions.dimension)
     return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
 
 def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
-    """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
+    """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds for a cosine.
 
-    Epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
+    The epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
     Jeffreys, 1 for Clopper and Pearson. All canaries of the single run are inserted.
     """
-    # Row 0 is the only run.
+    # Row 0 is the only run. No cosines of left-out canaries are observed.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 
@@ -204,8 +204,8 @@ _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2
 NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
-    _canife("CANIFE", epsilon=partial(canife, False)),
-    _canife("CANIFE, first version", epsilon=partial(canife, True)),
+    _canife("CANIFE", epsilon=canife),
+    _canife("CANIFE, first version", epsilon=partial(canife, by_accuracy=True)),
     _make(
         "auditbench: Gaussian limit",
         design=ONE_CANARY,

@@ -13,7 +13,7 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record, Records, field, select
 
 LEVEL = 1 - CONFIDENCE  # the allowed fraction of audits above the truth
-_TEST_LEVEL = 0.01  # the probability that any star in the table is wrong
+_TEST_LEVEL = 0.01  # the allowed probability that any star in a column is wrong
 _NOTES = (
     "too much: fraction of audits above the true epsilon, in the worst cell that",
     "meets the estimator's assumptions. * an exact test rejects the level",
@@ -27,10 +27,10 @@ _NOTES = (
 
 
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
-    """Returns True if an exact binomial test finds that more audits are wrong than the 5% that LEVEL allows.
+    """Returns True if an exact binomial test finds that the probability of a wrong audit exceeds LEVEL, 5%.
 
-    `tests` is the number of such tests in the table. A Bonferroni correction limits the probability of any
-    false finding among them to 1%.
+    `tests` is the total number of such tests. A Bonferroni correction limits the probability of any false
+    finding among them to 1%.
     """
     error = _TEST_LEVEL / tests  # on each side of the interval
     limits = intervals.clopper_pearson(wrong, audits, confidence=1 - 2 * error)
@@ -45,8 +45,8 @@ def is_held_to_level(cell: Record) -> bool:
 def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column of refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`), which list the assumptions that a mechanism
-    violates as `broken`. `tests` is the number of tests in the whole table (`exceeds_level`).
+    `cells` are the estimator's records (`AuditedCell.measure`); their field `broken` lists the assumptions
+    that a mechanism violates. `tests` is as in `exceeds_level`.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -72,15 +72,14 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
 
 def _find_worst_fraction(cells: Records) -> float | None:
-    """Returns the largest fraction of audits above the truth in a cell, or None if `cells` is empty."""
+    """Returns the largest fraction of audits above the truth among cells, or None without cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:
-    """Formats the number of runs that refute a false claim, with * if true claims are refuted too often.
+    """Formats the number of runs that refute a false claim, with * if they refute a true claim too often.
 
-    `claim` is a record returned by `ClaimCell.measure`, and `tests` is the total number of tests performed
-    (see `exceeds_level`).
+    `claim` is a record of `ClaimCell.measure`. `tests` is as in `exceeds_level`.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -91,9 +90,9 @@ def show_runs(claim: Record, tests: int) -> str:
 
 
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
-    """Returns the table with a row for each estimator with cells, by design.
+    """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` of `ClaimCell.measure`.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
     tests = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
@@ -128,10 +127,10 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats an estimator's largest fraction, over its cells, of audits whose epsilon exceeds the truth.
+    """Formats an estimator's largest fraction of audits above the truth in a cell.
 
-    A cell is a mechanism and a number of runs. Only cells that meet the estimator's assumptions count. The
-    text ends in "-" if the estimator claims no level, and otherwise in "*" if a cell exceeds the level.
+    Only cells that meet the estimator's assumptions count. The text ends in "-" if the estimator claims no
+    level, and otherwise in "*" if a cell exceeds the level.
     """
     if record["too_much"] is None:
         return ""

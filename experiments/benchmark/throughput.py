@@ -1,7 +1,7 @@
 """Times DP-SGD engines on the same training problem.
 
-Each engine runs in separate processes. Only these import JAX or PyTorch. To add an engine, write a function
-that returns its `Training`, and add a row to `ENGINES`.
+Each engine runs in its own processes. Only these processes import JAX or PyTorch. To add an engine, write a
+function that returns its `Training`, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,29 +32,29 @@ from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 Parameters = NDArray[np.float32]  # (p,) the parameters of a model
 OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
-_AUDITED_RUNS = 5000  # our engine trains in chunks of the size that it chooses for this many runs
+_AUDITED_RUNS = 5000  # our engine uses the chunk size that it chooses for an audit with 5,000 runs
 _ENDLESS_RUNS = 2**31  # more runs than any measurement trains
-_CALL_STEPS = 10  # the number of steps that a peer takes in a call of `Training.run`
-_TRIAL_SECONDS = 0.5  # the time for trying a number of models
-_ROUND_SECONDS = 3.0  # the minimum time of an engine in a round
+_CALL_STEPS = 10  # the steps that a peer takes in a call of `Training.run`
+_TRIAL_SECONDS = 0.5  # the duration of a trial with a number of models
+_ROUND_SECONDS = 3.0  # the minimum training time of an engine in a round
 # The largest number of floats in the per-example gradients of all models trained at once.
 _MAX_CPU_FLOATS = 1 << 26
 _MAX_GPU_FLOATS = 1 << 30
 
-# The fields of each model's setting that differ from the defaults of `audit`.
+# The fields of each model's setting that differ from `audit`'s defaults.
 MODELS = {
     "fcnn": {"steps": 250},
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest Euclidean distance between the parameters after an engine's first step and after ours, both
-# without noise and at learning rate 1. Engines sum float32 values in different orders, and ResNet18 has
+# The largest allowed Euclidean distance between the parameters after an engine's first step and after ours,
+# both without noise and at learning rate 1. Engines sum float32 values in different orders, and ResNet18 has
 # the longest sums.
 TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
 class Problem(NamedTuple):
-    """A training problem for DP-SGD with fixed mini-batches, which all engines solve.
+    """A training problem for DP-SGD with fixed mini-batches that all engines solve.
 
     Attributes:
       setting: The audit's setting: model, clipping norm, batch size and number of steps.
@@ -64,7 +64,7 @@ class Problem(NamedTuple):
       noise_multiplier: The noise multiplier sigma.
       theta_0: (p,) the initial parameters.
       stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
-      torch_order: (p,) for each entry of PyTorch's parameter vector, its index in theta_0.
+      torch_order: (p,) the index in theta_0 of each entry of PyTorch's parameter vector.
     """
 
     setting: Setting
@@ -78,11 +78,11 @@ class Problem(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A training run of an engine that continues as long as it is called.
+    """An engine's training run, which continues with each call of `run`.
 
     Attributes:
-      run: Trains for a moment and returns the number of steps, summed over models. Peers take one step on
-        each of the problem's mini-batches.
+      run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
+        the problem's mini-batches.
       get_theta: Returns the current parameters of the first model, of shape (p,).
       models: The number of models trained at once.
       device: The name of the accelerator, or "cpu".
@@ -94,26 +94,32 @@ class Training(NamedTuple):
     device: str
 
 
+class MakeTraining(Protocol):
+    """Returns an engine's training run; each device trains `models` models at once."""
+
+    def __call__(self, problem: Problem, models: int) -> Training: ...
+
+
 class Engine(NamedTuple):
     """An implementation of DP-SGD.
 
     Attributes:
       package: The name of its package on PyPI.
-      make: (problem, the number of models that each device trains at once) -> a training run.
+      make: Makes a training run.
       model_counts: The numbers of models at once to try; `find_fastest` keeps the fastest.
       one_thread: True if the engine uses one core. A CPU then runs one process per core.
     """
 
     package: str
-    make: Callable[[Problem, int], Training]
+    make: MakeTraining
     model_counts: Sequence[int] = (1, 8, 64, 512, 4096)
     one_thread: bool = False
 
 
 def make_problem(model: str, sources: Sources) -> Problem:
-    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
+    """Returns the problem of training one of `MODELS` with `audit`'s defaults.
 
-    It replaces the default adversary GC-S with GC-R. Both cost the same per step, but GC-S would first
+    The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
     simulate a training run.
     """
     from audit.settings.make import setting_of
@@ -125,7 +131,7 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set, with the result of our first step."""
+    """Returns the problem of training with a setting on a data set, including our first step's result."""
     import jax
     import jax.numpy as jnp
     from flax.traverse_util import flatten_dict
@@ -135,7 +141,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
     audited = build.build(setting, dataset)
     fields = setting.mechanism
-    # To compare engines: learning rate 1, a mask of 0 (no canary is inserted), and no noise (`rehearse`).
+    # Our first step has learning rate 1 and inserts no canary (a mask of 0). `rehearse` does not add noise.
     hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
     first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
     theta_0 = audited.init(game.root(setting.seed, "theta"))
@@ -145,9 +151,9 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
     # The index in theta of each entry of Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
     indices_by_path = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
-    # Flax creates parameters in the order of calls, which is also PyTorch's order.
+    # Flax creates parameters in the order of the layers' calls. PyTorch has the same order.
     created = model.module.init(jax.random.key(0), dataset.features[0])
-    # Flax's axes in PyTorch's order: biases; (in, out); (height, width, in, out).
+    # PyTorch's order of Flax's axes, for biases, (in, out) and (height, width, in, out).
     axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
     order = []
     for path in flatten_dict(created["params"]):
@@ -166,7 +172,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def measure_rate(training: Training, seconds: float) -> float:
-    """Trains for at least some seconds and returns the steps per second, summed over models."""
+    """Trains for at least `seconds` and returns the steps per second, summed over models."""
     begin = time.perf_counter()
     steps = 0
     elapsed = 0.0
@@ -177,11 +183,11 @@ def measure_rate(training: Training, seconds: float) -> float:
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
-    """Returns an engine's training run with the fastest of its numbers of models at once.
+    """Returns an engine's training run with the fastest of its `model_counts`.
 
     It stops when the per-example gradients of all models have too many floats for the CPU's or GPU's memory.
     """
-    # A call of `run` takes a step on each mini-batch, so a call stays short.
+    # A call of `run` takes a step on each mini-batch, so fewer mini-batches make a call short.
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
@@ -198,23 +204,23 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 
 
 def measure_distance(engine: Engine, problem: Problem) -> float:
-    """Returns the Euclidean distance of an engine's first step from ours.
+    """Returns the Euclidean distance between the parameters after an engine's first step and after ours.
 
     Both steps start at theta_0, without noise and at learning rate 1.
     """
     one_step = problem._replace(
         batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0
     )
-    training = engine.make(one_step, 1)
+    training = engine.make(one_step, models=1)
     training.run()
     return float(np.linalg.norm(training.get_theta() - problem.stepped))
 
 
 def make_ours(problem: Problem, models: int) -> Training:
-    """Returns our training run: as in `audit`, with noise and canaries, in chunks of runs.
+    """Returns our training run, which trains chunks of runs as `audit` does, with noise and canaries.
 
-    `models` has no effect, because our engine chooses the size of a chunk. Our engine does not return
-    parameters, so `get_theta` returns those after the reference step.
+    `models` has no effect, because our engine chooses the chunk size. Our engine does not return parameters,
+    so `get_theta` returns the parameters after our first step.
     """
     import jax
 
@@ -234,9 +240,9 @@ def make_ours(problem: Problem, models: int) -> Training:
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
-    """Returns jax_privacy's training run of several models at once on each device.
+    """Returns jax_privacy's training run, which trains several models at once on each device.
 
-    All models use the same mini-batches, with different noise.
+    All models use the same mini-batches, but different noise.
     """
     import jax
     import jax.numpy as jnp
@@ -246,13 +252,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     from audit.mechanism.clipping.base import separate
     from models.catalogue import task
 
-    norm = problem.setting.mechanism.clipping_norm
+    clipping_norm = problem.setting.mechanism.clipping_norm
     batch_size = problem.setting.mechanism.batch_size
     model = task(problem.setting.model).make(problem.dataset.features.shape[1:])
     # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
         model.loss,
-        l2_clip_norm=norm,
+        l2_clip_norm=clipping_norm,
         keep_batch_dim=False,
         normalize_by=float(batch_size),
     )
@@ -260,19 +266,20 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
         """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
 
-        `key` seeds its noise, `batches` (steps, B) has indices, and `data` is (features, labels).
+        `key` seeds its noise, `batches` (steps, B) has examples' indices, and `data` is (features, labels).
         """
         features, labels = data
-        deviation = problem.noise_multiplier * norm / batch_size  # `clipped_gradient` divides by B
+        # The noise is divided by B, as is `clipped_gradient`.
+        deviation = problem.noise_multiplier * clipping_norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`, as the body of a scan.
+            """Takes a step of DP-SGD on the examples at `indices`; the body of a scan.
 
             `carry` has the parameters and the noise's state.
             """
             theta, noise_state = carry
-            # `separate` copies the features for each model. If devices share them, JAX fails to take
+            # `separate` copies the features for each model. If devices shared them, JAX could not compute
             # per-example gradients of convolutions.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
@@ -286,14 +293,14 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     models *= len(devices)
     data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
     batches = placement.everywhere(problem.batches)
-    # Models have different parameters and keys, but share batches and data. Updated parameters reuse the
-    # memory of the old ones.
+    # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
+    # old parameters' memory.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()
 
     def run() -> int:
-        """Takes a step of all models on each mini-batch, with another seed for each call."""
+        """Takes a step of all models on each mini-batch, with a different seed for each call."""
         nonlocal thetas
         call_key = jax.random.key(next(calls))
         keys = placement.by_run(jax.random.split(call_key, models))
@@ -304,16 +311,15 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
 
 def _make_torch_network(problem: Problem) -> Any:
-    """Returns the problem's model as a PyTorch module with the parameters theta_0.
+    """Returns the problem's model as a PyTorch module with parameters theta_0, on the GPU if there is one.
 
-    It is on the GPU if there is one. The layers are the same as in `models`, in the order in which Flax
-    creates them.
+    The layers are the same as in `models`, in the order of their creation by Flax.
     """
     import torch
     from torch import nn
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a convolution without bias and its group norm; at stride 1 images keep their size."""
+        """Returns a convolution without bias and its group norm; at stride 1, images keep their size."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
         return [convolution, normalization]
@@ -372,7 +378,7 @@ def _train_in_torch(
     batches = []
     for indices in problem.batches:
         features = problem.dataset.features[indices]
-        if features.ndim == 4:  # images, for which PyTorch has channels before height and width
+        if features.ndim == 4:  # images; PyTorch has channels before height and width
             normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
             features = normalized.transpose(0, 3, 1, 2)
         inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
@@ -400,14 +406,14 @@ def _train_in_torch(
 def make_opacus(problem: Problem, models: int) -> Training:
     """Returns Opacus' training run of one model on one thread, with GradSampleModule and DPOptimizer.
 
-    `models` is 1.
+    `models` must be 1.
     """
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
     from torch.nn.functional import cross_entropy
 
-    warnings.filterwarnings("ignore", "Full backward hook")  # raised by Opacus' hooks
+    warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
     torch.set_num_threads(1)
     module = GradSampleModule(_make_torch_network(problem))
     optimizer = DPOptimizer(
@@ -422,26 +428,26 @@ def make_opacus(problem: Problem, models: int) -> Training:
         cross_entropy(module(features), labels).backward()
         optimizer.step()
 
-    # Calls `take_step` on each mini-batch.
     return _train_in_torch(problem, models, list(module.parameters()), take_step)
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns a training run of several models at once with torch.func, on all cores or the GPU.
+    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU.
 
-    All models use the same mini-batches, with different noise.
+    All models use the same mini-batches, but different noise.
     """
     import torch
     from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy
 
     network = _make_torch_network(problem)
-    norm = problem.setting.mechanism.clipping_norm
-    noise = problem.noise_multiplier * norm
+    clipping_norm = problem.setting.mechanism.clipping_norm
+    noise_deviation = problem.noise_multiplier * clipping_norm
+    # Gradients are summed over a mini-batch, so a step divides by its size.
     rate = problem.learning_rate / problem.setting.mechanism.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
-        """Returns a model's loss on one example; `theta` has its parameters by name."""
+        """Returns a model's loss on one example; `theta` maps names to parameters."""
         return cross_entropy(functional_call(network, theta, features[None]), label[None])
 
     per_example_gradients = vmap(grad(loss), (None, 0, 0))
@@ -451,10 +457,10 @@ def make_torch_func(problem: Problem, models: int) -> Training:
 
         An example's gradient is clipped by its norm over all parameters.
         """
-        gradients = per_example_gradients(theta, features, labels)
+        gradients = per_example_gradients(theta, features, labels)  # (B, ...) by parameter name
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
-        norms = torch.sqrt(sum(squares))  # (B,)
-        factors = (norm / norms).clamp(max=1.0)
+        gradient_norms = torch.sqrt(sum(squares))  # (B,)
+        factors = (clipping_norm / gradient_norms).clamp(max=1.0)
         return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
 
     clipped_sums = vmap(clipped_sum, (0, None, None))
@@ -463,10 +469,10 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: Any, labels: Any) -> None:
-        """Takes a step of all models on a mini-batch, each with its own noise."""
+        """Takes a step of all models on a mini-batch, with different noise for each model."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
-            noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)
+            noisy = sums[name].add_(torch.randn_like(theta), alpha=noise_deviation)
             theta.sub_(noisy, alpha=rate)
 
     first_model = [theta[0] for theta in thetas.values()]
@@ -489,22 +495,22 @@ def measure(
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
-    A round times every engine once, one after the other.
+    In a round, the engines are timed one after the other.
 
     Args:
       model: A key of `MODELS`.
       engines: Keys of `ENGINES`.
       rounds: The number of rounds.
-      sources: Where to read the model's data.
+      sources: The sources of the model's data.
 
     Returns:
       A record for each engine: the `model`, the `engine`, its number of `processes`, its `rates` (steps per
-      second in each round, summed over models and processes), and the values that `_serve` sends first.
+      second in each round, summed over models and processes), and the description that `_serve` sends first.
 
     Raises:
       InputError: The data cannot be read, an engine fails, or its first step differs from ours.
     """
-    # In a separate process, so this process does not start JAX.
+    # A separate process makes the problem, so this process does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, sources=sources), [model], processes=1)
     records: list[Record] = []
     teams = []
@@ -517,7 +523,7 @@ def measure(
                 others = []
                 for _ in range(cores() - 1):
                     others.append(stack.enter_context(_start_engine(name, problem)))
-                _receive(name, others)
+                _receive(name, others)  # waits until they are ready
                 team += others
             records.append(
                 {"model": model, "engine": name, "processes": len(team), "rates": [], **described}
@@ -525,14 +531,14 @@ def measure(
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                for connection in team:
+                for connection in team:  # all processes of an engine train at the same time
                     connection.send(_ROUND_SECONDS)
                 record["rates"].append(sum(_receive(record["engine"], team)))
     return records
 
 
 def _start_engine(name: str, problem: Problem) -> Connection:
-    """Starts a process of an engine and returns the connection to its `_serve`.
+    """Starts an engine's process, which runs `_serve`, and returns the connection to it.
 
     The process ends when the connection is closed.
     """
@@ -546,8 +552,8 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
     """Prepares an engine in this process, sends its description, and then answers requests.
 
-    The description is a dictionary: the number of `models_at_once`, the `distance_from_ours` (see
-    `measure_distance`) and the `device`. A request is a number of seconds; the answer is the rate of training
+    The description is a dictionary with the number of `models_at_once`, the `distance_from_ours` (see
+    `measure_distance`) and the `device`. A request is a number of seconds. The answer is the rate of training
     for that time (see `measure_rate`).
     """
     # Ctrl-C stops the command, which ends this process.
@@ -566,14 +572,14 @@ def _serve(name: str, problem: Problem, connection: Connection) -> None:
             "device": training.device,
         }
     )
-    with contextlib.suppress(EOFError):  # the command has closed the connection
+    with contextlib.suppress(EOFError):  # raised when the command closes the connection
         while True:
             seconds = connection.recv()
             connection.send(measure_rate(training, seconds))
 
 
 def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
-    """Returns the next message from each process of an engine; raises InputError if one has failed."""
+    """Returns the next message from each of an engine's processes; raises InputError if one has failed."""
     try:
         return [connection.recv() for connection in team]
     except EOFError:
@@ -581,7 +587,7 @@ def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
 
 
 def require_agreement(name: str, distance: float, tolerance: float) -> None:
-    """Raises InputError if an engine's first step is further than `tolerance` from ours."""
+    """Raises InputError if the distance between an engine's first step and ours exceeds the tolerance."""
     require(
         distance <= tolerance,
         f"{name}'s step differs from ours by {distance:.1e} (at most {tolerance:g}), so its time cannot be "
@@ -592,8 +598,9 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
 def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
-    It adds the median rate and, if our engine was timed on the same model, the ratios of our rate to the
-    engine's to the records. A ratio is taken within a round, because a busy machine slows all engines.
+    It adds the median rate to each record. If our engine was timed on the same model, it also adds the ratios
+    of our rates to the engine's rates. A ratio compares rates of the same round, because a busy machine slows
+    down all engines.
     """
     for record in timings:
         rates = record["rates"]
@@ -618,5 +625,5 @@ def _show_ratios(ratios: list[float]) -> str:
 
 
 def _show_rate(value: float) -> str:
-    """Formats a rate or a ratio with three significant digits, or as an integer if it is at least 100."""
+    """Formats a rate or a ratio as an integer if it is at least 100, else with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

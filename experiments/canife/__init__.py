@@ -1,1 +1,1 @@
-"""The CANIFE paper: measures rounds of a training run while the model is frozen."""
+"""The CANIFE paper: measures rounds of a training run with a frozen model."""

@@ -16,8 +16,8 @@ IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMA
 MODELS = (*IMAGE_MODELS, "character_lstm")
 _MAX_EPSILON = 512.0  # the largest epsilon of a round that `densities.epsilon_at` can compute
 STARTS = ("random", "sample")
-# The defaults of `Attacked` that a model replaces. They are the paper's values, or smaller ones with which a
-# training run takes minutes on two cores.
+# The defaults of `Attacked` that a model replaces. They are the paper's values, or smaller ones that let a
+# training run finish within minutes on two cores.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -33,7 +33,7 @@ MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
         "design_rate": 0.1,
     },
 }
-PENALTIES = {  # the objectives of a design, with labels for figures
+PENALTIES = {  # the design's objectives, with labels for figures
     "as_run": "as in the public code",
     "as_printed": "sum over updates (Equation 2)",
     "of_the_mean": "mean update (loss 1)",
@@ -45,7 +45,7 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The setting of a training run under attack. Together with the data, it determines every result."""
+    """The setting of a training run under attack. The setting and the data determine every result."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "
@@ -124,12 +124,11 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting with the values of all fields and the model's defaults.
+    """Returns the setting with the given values, after replacing some by the model's defaults.
 
     Args:
       values: The value of each field, by name.
-      given: The names of the fields that the user set. The model's defaults apply only
-        to the others.
+      given: The names of the fields that the user set. The model's defaults replace only the other fields.
 
     Raises:
       InputError: if a value is invalid.
@@ -143,15 +142,15 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 
 
 def require_computable(setting: Attacked) -> None:
-    """Raises InputError if a round's exact epsilon may exceed 512 because there is too little noise.
+    """Raises InputError if there is so little noise that a round's exact epsilon may exceed 512.
 
-    The computation of exact epsilons cannot go further. An added canary leaks at most as much as a Gaussian
-    mechanism with mu = 1 / sigma. Noise multiplier 0 is allowed, because its epsilon is known to be infinite.
+    We cannot compute larger exact epsilons. An added canary leaks no more than a Gaussian mechanism with mu =
+    1 / sigma. Noise multiplier 0 is allowed, because the epsilon is then infinite.
     """
     from audit.laws import conversions  # loads SciPy
 
     max_mu = conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)
-    # Rounded up to three decimals, so the noise in the message is accepted.
+    # We round up to three decimals, so the value in the message is accepted.
     least = math.ceil(1000 / max_mu) / 1000
     sigma = setting.noise_multiplier
     require(
@@ -162,16 +161,16 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Returns the setting with its `pool` and `population`, after checks of all numbers of clients.
+    """Replaces a `pool` or `population` of 0, and checks all fields that are numbers of clients.
 
     A pool of 0 becomes all `mock_clients`, but at most 512. A population of 0 becomes all `train_clients`,
-    but at most 2,048. Raises InputError if a field exceeds the number of clients that it draws from.
+    but at most 2,048. Raises InputError if a field exceeds the number of clients to draw from.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     limits = {
-        # A round draws its cohort from the training clients, and a mock round from the population.
+        # Rounds draw cohorts from the training clients, and mock rounds draw them from the population.
         "cohort": min(population, train_clients),
         "population": train_clients,
         "pool": mock_clients,
@@ -184,5 +183,5 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
 
 
 def identity(setting: Attacked) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, without the checksum of its data."""
+    """Returns the fields that identify a setting in the store, without its data's checksum."""
     return {"experiment": "canife", **deciding(setting)}

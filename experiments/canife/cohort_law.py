@@ -1,9 +1,10 @@
 """The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary, the score is sum_{i in cohort} a_i + sigma Z, in units
-of the clipping norm: a mixture of Gaussians over all cohorts. We invert its moment generating function M
-along the line through a real tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), there is no
-cancellation. So each x uses the tilt with the nearest mean, which is accurate even in the tails.
+of the clipping norm. Its density p is a mixture of Gaussians over all cohorts. We invert its moment
+generating function M along the vertical line through a real number, the tilt s. The inversion has no
+cancellation near the mean of the tilted density e^{s x} p(x) / M(s). So for each x, we use the tilt with the
+nearest mean. This is accurate even in the tails.
 """
 
 from typing import NamedTuple
@@ -22,10 +23,10 @@ _GRID_REACH = 9.0  # the grid's range on either side of the mean, in deviations
 _TILT_DISTANCE = 2.0  # the distance between the means of neighboring tilts, in deviations
 # The trapezoidal rule makes a tilted density periodic, with this period in deviations.
 _PERIOD = 24.0
-_CUTOFF = 36.0  # the integral ends where |M(s + it) / M(s)| is below exp(-_CUTOFF)
+_CUTOFF = 36.0  # the integral ends once |M(s + it) / M(s)| is below exp(-_CUTOFF)
 _MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # the number of rounds to simulate at once; bounds the memory
+_BLOCK = 1024  # the number of rounds to simulate at once, which limits the memory
 
 
 class LogDensity(NamedTuple):
@@ -36,15 +37,15 @@ class LogDensity(NamedTuple):
 
 
 class _TiltedCohort(NamedTuple):
-    """A round's cohort under a tilt s, which makes cohorts with a large sum of dot products more likely.
+    """A round's cohort under a tilt s. If s > 0, cohorts with a larger sum of dot products are more likely.
 
-    Client i joins independently, with odds proportional to e^(s a_i), conditional on the cohort's size.
+    Clients join independently, conditional on the cohort's size. Client i has odds proportional to e^(s a_i).
 
     Attributes:
       dots: (M,) the clients' dot products a_i.
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
-      log_odds: The log odds of joining are `log_odds` + s a_i.
+      log_odds: Client i joins with log odds `log_odds` + s a_i.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
     """
 
@@ -55,7 +56,7 @@ class _TiltedCohort(NamedTuple):
     joins: Array
 
     def find_mean(self, sigma: float) -> float:
-        """Returns the mean of the tilted score, with noise of standard deviation sigma."""
+        """Returns the mean of the tilted score, including noise with standard deviation sigma."""
         return float(self.joins @ self.dots) + sigma**2 * self.tilt
 
 
@@ -87,15 +88,15 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid extends from 9 standard deviations of the score below its mean to 9 above it, and further by
-    `reach`. Each point uses the tilt whose mean is nearest (see the module).
+    The grid extends 9 standard deviations of the score to each side of its mean, and further by `reach`. Each
+    point uses the tilt with the nearest mean (see the module).
 
     Args:
       dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      reach: What to add to the lower end, at most 0, and to the upper end, at least 0.
+      reach: The amounts to add to the lower end, at most 0, and to the upper end, at least 0.
     """
-    # The variance of the sum over a cohort that is drawn without replacement.
+    # The variance of the sum over a cohort drawn without replacement.
     variance = cohort * (1 - cohort / len(dots)) * np.var(dots, ddof=1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
@@ -107,12 +108,12 @@ def compute_log_density(
     if cohort == len(dots):  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # A unit of tilt moves the score's mean by at least sigma^2, so these tilts reach the whole grid.
+    # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
     cohorts = []
     for target in np.linspace(low, high, num_tilts):
-        # The mean of the tilted score increases with the tilt, so it reaches a target with a single tilt.
+        # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
         tilt = scipy.optimize.brentq(
             lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
             -max_tilt,
@@ -146,9 +147,9 @@ def score_densities(
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
-    # The canary moves the score's mean by `shift`, so the grid must include points that are so much higher or
-    # lower. If the canary replaces a client, the densities of cohorts of two sizes are compared at points
-    # that differ by `canary`, so both grids extend further.
+    # The canary moves the score's mean by `shift`, so the grid extends by this amount. A canary that replaces
+    # a client takes away the clients' mean dot product. Then we compare the densities for two cohort sizes at
+    # points that differ by `canary`, so both grids extend further by `canary`.
     shift = canary - replaces * dots.mean()
     beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -157,13 +158,13 @@ def score_densities(
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # The density at x with the canary is the density of the others' score at x - canary. A cubic spline
-    # interpolates its log, and returns NaN outside of the grid, where the density is 0.
-    spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
+    # With the canary, the density at x is the density of the others' score at x - canary. A cubic spline
+    # interpolates its log. It returns NaN outside of the grid, and we set the density to 0 there.
+    spline = scipy.interpolate.CubicSpline(others.points, others.log_density, extrapolate=False)
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
     spacing = without.points[1] - without.points[0]
-    # The error of the grid is the distance of a density's integral from 1.
+    # The grid's error is the larger of the two distances between a density's integral and 1.
     integrals = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
@@ -175,7 +176,7 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     `dots` (M,) has the clients' dot products a_i. Client i joins with log odds `log_odds` + s a_i.
     """
     untilted = special.logit(cohort / len(dots))
-    # Each |s a_i| is below `reach`: with `untilted - reach` too few join, with `untilted + reach` too many.
+    # |s a_i| < `reach`, so `untilted - reach` lets too few clients join, and `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
     log_odds = scipy.optimize.brentq(
         lambda log_odds: np.sum(special.expit(log_odds + tilt * dots)) - cohort,
@@ -193,44 +194,44 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    We integrate by the trapezoidal rule, up to the time t after which the integrand is below exp(-_CUTOFF).
-    We raise an integral to at least _MIN_DENSITY times the integral of the integrand's absolute value,
-    because rounding dominates below it.
+    We integrate by the trapezoidal rule, and stop at a time t after which the integrand is below
+    exp(-_CUTOFF). Rounding errors dominate an integral below _MIN_DENSITY times the integral of the
+    integrand's absolute value, so we raise it to this value.
     """
     tilt = tilted.tilt
-    # The density that the rule returns has the period 2 pi / step. At the last t, the factor of the noise,
-    # exp(-(sigma t)^2 / 2), is below exp(-_CUTOFF).
+    # The trapezoidal rule returns a density with the period 2 pi / step. At the last t, the noise's factor
+    # exp(-(sigma t)^2 / 2) is at most exp(-_CUTOFF).
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
     times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
 
-    # M(s + i t) / M(s) is the ratio of the clients times the ratio of the noise, which has M(z) =
+    # M(s + i t) / M(s) is the clients' ratio times the noise's ratio. The noise has M(z) =
     # exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     ratios = _compute_ratios(tilted, times) * damping
     ratios *= np.exp(1j * times * sigma**2 * tilt)
-    # The integrand at -t is the conjugate of the one at t. So we add the real parts for t >= 0, where t = 0
-    # counts half.
+    # The integrand at -t is the conjugate of the integrand at t. So we only add the real parts for t >= 0,
+    # and t = 0 counts half.
     ratios[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ ratios) * step / np.pi
     largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
-    log_noise = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + _compute_log_moment(tilted) + log_noise)
+    log_noise_moment = (sigma * tilt) ** 2 / 2
+    return np.asarray(log_integral - tilt * points + _compute_log_moment(tilted) + log_noise_moment)
 
 
 def _compute_log_moment(tilted: _TiltedCohort) -> float:
     """Returns log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over cohorts.
 
-    All cohorts of this size are equally likely. The result leaves out the probability that exactly `size`
-    clients join if they join independently, because `_compute_ratios` includes it.
+    All cohorts of this size are equally likely. The result omits one factor, because `_compute_ratios`
+    includes it: the probability that exactly `size` clients join if they join independently.
     """
     clients = len(tilted.dots)
     size = tilted.size
     log_product = np.sum(np.logaddexp(0.0, tilted.log_odds + tilted.tilt * tilted.dots))
-    # The log number of cohorts: the binomial coefficient of clients and size.
+    # The log of the number of cohorts, the binomial coefficient (clients, size).
     log_cohorts = -special.betaln(size + 1, clients - size + 1) - np.log(clients + 1)
     return float(log_product - size * tilted.log_odds - log_cohorts)
 

@@ -1,15 +1,15 @@
 """The results of measured rounds as data frames and tables.
 
-A frame of rounds has a row for each measured round, and these columns:
+A frame of rounds has a row for each measured round and these columns:
 
     round, test                        the round's number, and the model's accuracy on the test set
     health, norm, own                  measures of the canary; see `Measured`
     attack                             the accuracy of the attack
-    deviation, clients                 the scores' standard deviation, and the clients' part of it
+    deviation, clients                 the scores' standard deviation, and the clients' share of it
     published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
-    law_then, law                      the score's exact epsilon, at delta 1/n and at the training's delta
+    law_then, law                      the score's exact epsilon, at delta 1/n and at the setting's delta
     perfect_then, perfect              the exact epsilon of a perfect canary, at both deltas
-    proven                             a lower bound on epsilon, at the training's delta
+    proven                             a lower bound on epsilon, at the setting's delta
     rate, mock_rate                    a client's sampling probability in a round and in a mock round
 """
 
@@ -78,11 +78,11 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
-    """Returns a frame of rounds with the training run's epsilon up to each measured round, by Renyi DP.
+    """Adds to a frame of rounds the training run's epsilon up to each measured round, by Renyi DP.
 
-    A measured round represents the unmeasured rounds before or after it. We convert its epsilon to the noise
-    multiplier of a Gaussian release with the same epsilon, and charge this noise for each round that it
-    represents. For an infinite epsilon we charge the true noise multiplier. The additional columns are
+    A measured round represents itself and the unmeasured rounds before or after it. We convert its epsilon to
+    the noise multiplier of a Gaussian release with the same epsilon, and charge this noise for each round
+    that it represents. If its epsilon is infinite, we charge the true noise multiplier. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -105,12 +105,12 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     def charge(
         epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
     ) -> list[float]:
-        """Returns epsilon of the training run up to each measured round, from these rounds' epsilons.
+        """Returns the training run's epsilon up to each measured round, from these rounds' epsilons.
 
         Args:
           epsilons: The epsilon of each measured round at `delta`.
           find_noise: (epsilon, delta) -> the noise multiplier of a Gaussian release.
-          delta: The delta of `epsilons`. The result has the delta of the training.
+          delta: The delta of `epsilons`. The result has the setting's delta.
         """
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
@@ -121,8 +121,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
-    unknown = pd.Series(np.inf, frame.index)  # `charge` replaces these epsilons with the true noise
-    # The public code raises small estimates to the least value that it can convert.
+    infinite = pd.Series(np.inf, frame.index)  # for these epsilons, `charge` uses the true noise
+    # The public code raises small values before it converts them.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     upper = frame["upper"].clip(rounds.MIN_EPSILON)
@@ -133,7 +133,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_upper=charge(upper, rounds.renyi_noise, paper_delta),
         training_gaussian=charge(published, rounds.gaussian_noise, paper_delta),
         training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
-        accountant=charge(unknown, rounds.gaussian_noise, setting.delta),
+        accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
     )
 
 
@@ -147,8 +147,8 @@ def average_over_seeds(
     infinite values and for a single seed.
 
     Args:
-      sweep: The sweep, which specifies which fields of the setting serve as `curve` and `x`. If x is the
-        round, the frame also has epsilon of the training run (`compose`).
+      sweep: The sweep, which names the setting's fields that serve as `curve` and `x`. If x is the round, the
+        frame also has the training run's epsilon (`compose`).
       stored: The setting of each stored training run, with the frame of its measured rounds.
     """
     frames = []
@@ -165,8 +165,8 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, with the meaning of its columns below."""
-    # The largest finite estimate has one error of each kind. For very few scores, it is 0, not negative.
+    """Formats a frame of rounds as a table, and explains its columns below."""
+    # The largest finite estimate has one error of each kind. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -206,9 +206,9 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way to compute it.
 
-    For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
-    line adds the cost of the mock rounds to the accountant's epsilon, as if they were released (Errata C4).
-    `frame` comes from `compose` with the same `backward`.
+    For a perfect canary, we charge every round the median of 150 simulated estimates (Errata C9). The last
+    line adds the cost of releasing the mock rounds to the accountant's epsilon (Errata C4). `frame` comes
+    from `compose` with the same `backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -220,8 +220,8 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     training = charge._replace(rounds=setting.rounds)
-    # Each measured round has one mock round for each score. They draw cohorts from fewer clients, so their
-    # sampling rate is higher.
+    # Each measured round has a mock round for each score. Mock rounds draw their cohorts from fewer clients,
+    # so their sampling rate is higher.
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
@@ -240,7 +240,7 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 
 
 def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Formats a sweep's curves (`average_over_seeds`) as a table of means and deviations over seeds."""
+    """Formats a sweep's curves (`average_over_seeds`) as a table of means and standard deviations."""
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
     if sweep.x != ROUND:  # these sweeps train without noise, so each epsilon is infinite

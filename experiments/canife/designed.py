@@ -1,7 +1,7 @@
-"""Designs a canary whose gradient is nearly orthogonal to the updates of clients, for a frozen model.
+"""Designs a canary for a frozen model. Its gradient is nearly orthogonal to clients' updates.
 
 Gradient descent on the sample minimizes a penalty on its gradient g in R^p. A step uses the updates u_i of a
-minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to C or to a constant k:
+minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to norm C or to a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A
@@ -22,9 +22,9 @@ from jax import Array
 from audit.errors import require
 from audit.mechanism.base import Tree
 
-_TINY = 1e-12  # keeps the derivative of a norm at 0 finite
+_TINY = 1e-12  # makes the derivative of a norm finite at 0
 
-# (theta (p,), sample, key) -> the model's loss on the sample. Texts are drawn with the key.
+# (theta (p,), sample, key) -> the model's loss on the sample. The key is for drawing a text.
 SampleLoss = Callable[[Array, Tree, Array], Array]
 # (the sample's gradient (p,), clipped updates (n, p)) -> the penalty
 Penalty = Callable[[Array, Array], Array]
@@ -36,7 +36,7 @@ class Designed(NamedTuple):
     Attributes:
       last: The sample after all steps, as in the paper.
       best: The sample with the smallest penalty.
-      losses: (steps + 1,) the penalty before each step and after the last, each on another minibatch.
+      losses: (steps + 1,) the penalties before each step and after the last, on different minibatches.
     """
 
     last: Tree
@@ -50,7 +50,7 @@ class Designer(NamedTuple):
     Attributes:
       run: (theta (p,), first sample, clipped updates (n, p), steps, key) -> the result. Raises InputError if
         a penalty is not finite.
-      gradient: (theta, sample) -> the gradient (p,) of the loss on a sample whose text, if any, is drawn.
+      gradient: (theta, sample) -> the gradient (p,) of the loss on an image or a drawn text.
       penalty: (gradient (p,), clipped updates (n, p)) -> the penalty.
     """
 
@@ -60,7 +60,10 @@ class Designer(NamedTuple):
 
 
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
-    """Returns the public code's penalty for a gradient (p,) and updates (n, p), with k and C."""
+    """Returns the public code's penalty for a gradient of shape (p,) and updates of shape (n, p).
+
+    The norm constant is k in the module's formula, and the clipping norm is C.
+    """
     products = updates @ (clipping_norm * gradient / _norm(gradient))
     return gradient.size * (_shortfall(norm_constant, gradient) + jnp.mean(products**2))
 
@@ -100,9 +103,9 @@ def make_designer(
 
     Args:
       loss: The model's loss on a sample.
-      penalty: The penalty on the gradient of this loss, in view of some clients' updates.
+      penalty: The penalty on this loss's gradient, for given updates of clients.
       optimizer: The optimizer that changes the sample.
-      minibatch: The number of clients' updates in a step, drawn without replacement.
+      minibatch: The number of updates that a step draws without replacement.
     """
 
     def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
@@ -121,14 +124,14 @@ def make_designer(
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
         """Takes a step for each key. Returns the last and the best of the samples before these steps.
 
-        The sample after the last step is not used, because no step computes its penalty. The penalty is for a
-        gradient of the model theta along clients' updates (n, p).
+        We discard the sample after the last step, because no step computes its penalty. Penalties use the
+        gradients of the model theta and clients' updates (n, p).
         """
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent on `compute_penalty`, as the body of a scan.
+            """Takes a step of gradient descent on `compute_penalty`; the body of a scan.
 
-            theta, the updates and the optimizer are the same in all steps.
+            All steps share theta, the updates and the optimizer.
 
             Args:
               carry: The sample and the optimizer's state.
@@ -153,13 +156,14 @@ def make_designer(
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
         """Designs a sample; see `Designer`."""
-        # `take_steps` returns samples before its steps, so it takes one more to return the sample after
-        # `steps`.
+        # `take_steps` returns samples from before its steps, so it takes an extra step to return the last
+        # one.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
         is_finite = jnp.isfinite(result.losses).all()
         require(is_finite, "the canary's design diverged: lower `design_rate`")
         return result
 
+    # The key does not matter, because `gradient` is only for images and drawn texts.
     gradient = partial(jax.grad(loss), key=jax.random.key(0))
     return Designer(run, jax.jit(gradient), jax.jit(penalty))

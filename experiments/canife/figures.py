@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable
 
-# The columns of a frame of rounds (`curves`) that a panel draws over rounds, by the panel's title.
+# The columns of a frame of rounds (`curves`) that a panel draws against the round, by the panel's title.
 _OVER_ROUNDS = {
     "epsilon of the training": [
         "accountant",
@@ -39,7 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# By column of the averages: its panel's title, and the column of the panel's dashed lines, if any.
+# Maps the column of a panel's solid curves to its title and the column of its dashed curves, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -51,14 +51,15 @@ _PANELS = {
 
 
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves and makes their table from the cells whose rounds are all stored.
+    """Draws a sweep's curves and makes their table from its complete cells.
 
-    The other cells count as missing. Without any stored cell there is no figure.
+    A cell is complete if all its rounds are stored. The other cells count as missing. There is no figure
+    without complete cells.
     """
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]  # each round counts as a run
+        numbers = setting.measured()[-cell.runs :]  # a run of a cell is a round
         rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
@@ -72,13 +73,13 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws four panels: epsilon of a training run, epsilon of its rounds, health and accuracies, and scores.
+    """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
 
     Infinite values are left out.
 
     Args:
       setting: The setting of the training run.
-      last: The measured round whose scores are drawn.
+      last: The measured round that provides the scores.
       frame: The frame of all measured rounds, from `curves.compose`.
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
@@ -106,8 +107,8 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`), with standard deviations over seeds as bars.
 
-    Three panels show deviation, attack and health. If x is the round, three more show the model's accuracy,
-    and epsilon of a round and of the training run. Infinite values are left out.
+    Three panels show deviation, attack and health. If x is the round, three more panels show the model's
+    accuracy, a round's epsilon and the training run's epsilon. Infinite values are left out.
     """
     curve = averages["curve"].replace(PENALTIES)  # penalties have labels
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)
@@ -120,14 +121,14 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 
 
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
-    """Draws a panel with solid curves and bars, and perhaps dashed curves.
+    """Draws a panel with solid curves, error bars and optional dashed curves.
 
     Args:
       axis: The axis.
       x: The name of the quantity on the horizontal axis.
       frame: The averages, with a row for each x and a column for each (quantity, curve).
-      solid: The quantity of the solid curves. Its standard deviation over seeds is the length of bars.
-      dashed: The quantity of the dashed curves, or "" for none.
+      solid: The quantity of the solid curves. The error bars show its standard deviation over seeds.
+      dashed: The quantity of the dashed curves, or "".
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)

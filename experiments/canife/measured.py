@@ -19,22 +19,22 @@ _ROUND_FILE = "round_{:07d}.npz"
 class Measured(NamedTuple):
     """A measured round. The attributes are also the names of the arrays in its file.
 
-    C is the clipping norm, and the canary's direction is its gradient, divided by its norm.
+    C is the clipping norm. The canary's direction is its gradient divided by the gradient's norm.
 
     Attributes:
-      number: The number of the round, from 1.
+      number: The number of the round, starting at 1.
       clients: The number of training clients.
-      accuracy: The accuracy on the test set of the model before this round.
+      accuracy: The test accuracy of the model before this round.
       health: The fraction of the first sample's penalty that the design removed.
       norm: The norm of the canary's gradient before clipping.
       own: The dot product of the canary's update with its direction, over C.
       known: (M,) the clients' dot products with the canary's direction, over C.
       scores_in, scores_out: The scores of the published estimate with and without the canary, over C.
-      exact: The exact epsilon of the score at the training's delta.
+      exact: The exact epsilon of the score at the setting's delta.
       exact_then: The exact epsilon of the score at the paper's delta, 1/n for n scores.
       proven: A lower bound on epsilon from many more mock rounds, without assumptions.
       canary: The canary's normalized pixels, or its text.
-      label: The probabilities of its label; empty for a text.
+      label: The probabilities of the canary's label; empty for a text.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Models and their clients: how clients are sampled, train by DP-FedAvg, and send updates.
+"""Models and their clients: samples clients, trains by DP-FedAvg and computes clients' updates.
 
 If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
 is the mini-batch.
@@ -38,7 +38,7 @@ class Split(NamedTuple):
 
     Attributes:
       train: The training clients.
-      mock: The mock clients, whose updates design canaries.
+      mock: The mock clients. Their updates are used to design canaries.
       test: The features and labels of the test set.
     """
 
@@ -48,7 +48,7 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients, with at most `setting.examples` examples each (0: all), and test set."""
+    """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
@@ -58,36 +58,36 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
 
 
 def _keep_first(clients: Clients, most: int) -> Clients:
-    """Returns clients with only their first examples, at most `most` each."""
+    """Returns clients with at most their first `most` examples."""
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Splits training images over the training clients, and test images over the mock clients.
+    """Splits training images among the training clients, and test images among the mock clients.
 
-    If `setting.clients` is 0, each client has one image. Otherwise each class is split over clients by a
-    symmetric Dirichlet(alpha) distribution, and mock clients have as many images as training clients on
-    average.
+    If `setting.clients` is 0, each client has one image. Otherwise, a symmetric Dirichlet(alpha) distribution
+    splits each class among clients. On average, mock clients have the same number of images as training
+    clients.
     """
     train, test = data.clients(setting)
-    assert test is not None  # all data sets of images have a test set
+    assert test is not None  # all image data sets have a test set
     test_set = Dataset(*test, train.source, train.checksum)
     mock = one_each(test_set)
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # Another seed, so that mock client i does not prefer the same classes as training client i.
+        # With another seed, mock client i does not prefer the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Returns a tenth of Shakespeare's roles as mock clients, and others as training clients.
+    """Returns a tenth of Shakespeare's roles as mock clients, and other roles as training clients.
 
-    The seed chooses the mock clients, whose examples are also the test set. There are `setting.clients`
-    training clients, or all other roles if it is 0. Raises InputError if it exceeds their number.
+    The seed chooses the mock clients. Their examples are also the test set. There are `setting.clients`
+    training clients, or all other roles if this is 0. Raises InputError if there are not enough roles.
     """
-    # All roles (0) are loaded, so that the mock clients do not depend on the number of training clients.
+    # We load all roles (0), because the mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
@@ -100,7 +100,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns the functions for canaries of a setting's model: texts for a language model, else images."""
+    """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
     if setting.model not in settings.IMAGE_MODELS:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
@@ -120,7 +120,7 @@ class Population(NamedTuple):
       split: The clients and the test set.
       samples: The functions for canaries.
       rate: The learning rate of the clients' SGD.
-      updates: Returns clients' clipped updates; see `UpdatesOf`.
+      updates: Computes clients' clipped updates; see `UpdatesOf`.
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
         cohort depends only on the seed and the number of the round.
@@ -137,7 +137,7 @@ class Population(NamedTuple):
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Compiles the functions that train a setting's model by DP-FedAvg and compute clients' updates."""
+    """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes, which fit the client with the most examples.
@@ -161,12 +161,12 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Returns the state after the setting's mechanism has trained the rounds of a schedule."""
+        """Trains the rounds of a schedule, and returns the state after them."""
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
-        """Draws the cohorts of some rounds and trains on them; see `Population`."""
+        """Draws cohorts for some rounds and trains on them; see `Population`."""
         cohorts = []
         for number in range(first, first + rounds):
             purpose = f"cohort {number}"
@@ -191,7 +191,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
     """Draws the indices of `size` clients without replacement.
 
-    The draw depends on the seed and the purpose. The order of the indices is not random.
+    The draw depends on the setting's seed and the purpose. The order of the indices is not random.
     """
     return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
@@ -204,14 +204,14 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 def _compile_updates(
     setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
 ) -> UpdatesOf:
-    """Compiles the function that trains each client from theta and returns the clipped updates."""
+    """Returns a compiled function that trains each client from theta and returns the clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
-    # A constant key, so clients shuffle their examples in the same order at each call, unlike in training.
+    # Unlike in training, the key is constant, so clients shuffle their examples the same way at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
     def compute_updates(theta: Array, data: base.Data, members: Array) -> Array:
-        """Returns the clipped updates of members; see `UpdatesOf`."""
+        """Returns the members' clipped updates; see `UpdatesOf`."""
 
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update, of shape (p,): the sum of updates over a cohort of one."""

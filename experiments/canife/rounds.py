@@ -1,7 +1,8 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-The estimate is not a confidence bound, because its threshold is chosen on the same scores. We compose rounds
-by Renyi DP of the Poisson-sampled Gaussian mechanism. Quadrature computes its divergences (Errata C11).
+The estimate is not a confidence bound, because its threshold is chosen using the same scores. We compose
+rounds by Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by quadrature
+(Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -30,8 +31,8 @@ MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this va
 # The search range of `renyi_noise`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
-_GRID_REACH = 13.0  # a quadrature's range below 0 and above the order, in standard deviations
-_NUM_SIMULATIONS = 150  # as in the paper, of a perfect canary's estimate
+_GRID_REACH = 13.0  # the quadrature's range below 0 and above the order, in standard deviations
+_NUM_SIMULATIONS = 150  # estimates for a perfect canary, as in the paper
 
 
 class RoundEstimate(NamedTuple):
@@ -39,8 +40,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of both worlds.
-      lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. They ignore
-        that the threshold was chosen on the same scores.
+      lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. The intervals
+        ignore that the threshold was chosen using the same scores.
     """
 
     epsilon: float
@@ -65,16 +66,17 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the scores of both worlds, and 0 if no threshold has errors of
-    both kinds. With n scores per world, it is otherwise at most log((1 - delta) n - 1) (Errata C6, C7).
+    It is infinite if a threshold separates the scores of both worlds (with and without the canary), and 0 if
+    no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
+    world (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it.
-      delta: 1 / (n + m) in the paper.
+      scores_out: (m,) scores without the canary.
+      delta: The delta of the estimate; 1 / (n + m) in the paper.
       confidence: The confidence of each error rate's interval.
-      by_accuracy: True chooses the threshold with the best accuracy instead of the largest epsilon, as in the
-        public code until February 2023 (with delta 1e-5).
+      by_accuracy: If True, choose the threshold with the best accuracy instead of the largest epsilon, as in
+        the public code until February 2023 (with delta 1e-5).
     """
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
@@ -84,10 +86,11 @@ def best_epsilon(
     has_both = (false_positives > 0) & (false_negatives > 0)
     has_none = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
-    # Thresholds with errors of one kind are never the best.
+    # A threshold with errors of only one kind is never the best.
     epsilons = np.select([has_none, has_both], [np.inf, epsilons], default=-np.inf)
     criterion = epsilons
     if by_accuracy:
+        # The accuracy is highest if the sum of both error rates is lowest.
         criterion = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
     best = int(np.argmax(criterion))
 
@@ -96,14 +99,15 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    values = np.maximum([epsilons[best], lower, upper], 0.0)  # 0 if no threshold is the best
+    # epsilons[best] is -inf if no threshold has errors of both kinds.
+    values = np.maximum([epsilons[best], lower, upper], 0.0)
     return RoundEstimate(*values.tolist())
 
 
 def _count_errors(scores_in: ArrayLike, scores_out: ArrayLike) -> ErrorCounts:
-    """Counts the errors of guessing "in" from each distinct score upwards, from the largest score down."""
+    """Counts the errors of guessing "in" for scores >= t, for each distinct score t in descending order."""
     distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
-    # `count_errors` guesses "in" above a threshold, so thresholds are just below the scores.
+    # `count_errors` guesses "in" for scores above a threshold, so our thresholds are just below the scores.
     just_below = np.nextafter(distinct, -np.inf)
     return count_errors(np.asarray(scores_in), np.asarray(scores_out), just_below)
 
@@ -111,17 +115,18 @@ def _count_errors(scores_in: ArrayLike, scores_out: ArrayLike) -> ErrorCounts:
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the attack's largest accuracy over all thresholds, if both worlds are equally likely."""
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
+    # The sum of both error rates. It is 1 for an attack that always guesses the same world.
     errors = false_positives / np.size(scores_out) + false_negatives / np.size(scores_in)
     return float(1 - min(errors.min(), 1.0) / 2)
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of a Gaussian release, by Renyi DP; infinite for noise multiplier 0."""
+    """Returns a Gaussian release's epsilon at delta, by Renyi DP; infinite for noise multiplier 0."""
     return composed([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, whose `renyi_epsilon` is epsilon (Errata C5)."""
+    """Returns the noise multiplier, from 0.001 to 10,000, with `renyi_epsilon` = epsilon (Errata C5)."""
     noise_multiplier = scipy.optimize.brentq(
         lambda sigma: renyi_epsilon(float(sigma), delta) - epsilon,
         _MIN_SIGMA,
@@ -132,14 +137,14 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier of a Gaussian release whose exact epsilon at delta is epsilon."""
+    """Returns the noise multiplier at which a Gaussian release's exact epsilon at delta is epsilon."""
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    It raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges the true noise multiplier.
+    The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -150,7 +155,7 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
-    At sampling rate q and order a it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~
+    At sampling rate q and order a, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) for x ~
     N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
@@ -168,8 +173,8 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the paper.
 
-    It represents itself and the rounds before the next measured round or, for the last, up to round `total`.
-    `measured` has the increasing numbers of the measured rounds.
+    A measured round represents itself and the rounds before the next one; the last represents the rounds up
+    to `total`. `measured` has the increasing numbers of the measured rounds.
     """
     return np.diff([*measured, total + 1])
 
@@ -177,14 +182,14 @@ def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
 def backward(measured: Sequence[int]) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents in the public code (Errata C8).
 
-    It represents itself and the rounds since the last measured round. `measured` has the increasing numbers
-    of the measured rounds.
+    A measured round represents itself and the rounds since the previous one. `measured` has the increasing
+    numbers of the measured rounds.
     """
     return np.diff([0, *measured])
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
-    """Returns, for each charge, epsilon at delta of its rounds and all earlier ones, by Renyi DP."""
+    """Returns for each charge the epsilon at delta of its rounds and all earlier ones, by Renyi DP."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
@@ -195,15 +200,15 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
 
 
 def composed(charges: Sequence[Charge], delta: float) -> float:
-    """Returns epsilon at delta of all charged rounds, by Renyi DP."""
+    """Returns the epsilon at delta of all charged rounds together, by Renyi DP."""
     return cumulative(charges, delta)[-1]
 
 
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    The canary's scores are N(1, sigma^2), and N(0, sigma^2) without it, the largest leak at this noise
-    multiplier. An estimate has n `scores`, half of them in each world, and delta = 1/n.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise
+    multiplier. An estimate uses n `scores`, half of them from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []
@@ -213,16 +218,16 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), by the trapezoidal rule.
+    """Returns log E[(1 - q + q L(x))^order] for x ~ N(0, sigma^2), by the trapezoidal rule.
 
-    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
+    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q is the sampling rate.
     """
-    # The integrand is a sum of terms that are the density of N(0, sigma^2) times L^k, with k from 0 to the
-    # order. Each of them is proportional to the density of N(k, sigma^2).
+    # The integrand is a sum of terms, the density of N(0, sigma^2) times L^k, with k from 0 to the order.
+    # Each term is proportional to the density of N(k, sigma^2).
     low = -_GRID_REACH * sigma
     high = order + _GRID_REACH * sigma
-    # The density varies on the scale of sigma, and L on the scale of sigma^2. The minimum of sigma / 200
-    # saves memory.
+    # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is at least sigma /
+    # 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)
@@ -230,7 +235,7 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
     log_density = -(points**2) / (2 * sigma**2) - log_normalizer
     log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
-    # The ratio of the mixture's density to that of N(0, sigma^2): 1 - q + q L.
+    # The log of 1 - q + q L.
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
     log_sum = special.logsumexp(log_density + order * log_ratio)
     return float(log_sum + np.log(points[1] - points[0]))  # times the step

@@ -1,12 +1,12 @@
-"""The samples that can be canaries: images with labels, and texts, which are also their own labels.
+"""The samples that can be canaries: images with labels, and texts, which serve as their own labels.
 
 A design changes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
 
     draw            (rng) -> a random first sample for a design
     from_example    (features, label) -> a first sample from an example of a client
     loss            (theta (p,), sample, key) -> the model's loss on the sample
-    draw_text       (sample, key) -> the sample that the canary's client trains on: a text is drawn from the
-                    sample, and an image is the sample itself
+    draw_text       (sample, key) -> the sample that the canary's client trains on: a text drawn from the
+                    sample, or the image itself
     show            (sample from draw_text) -> its pixels or its text
 """
 
@@ -24,7 +24,7 @@ from audit.tasks.model import Model, identity
 from experiments.canife.measured import Canary
 
 _NUM_CLASSES = 10
-_LABEL_WEIGHT = 4.0  # the log weight of a first label, which gives it 86% of ten classes
+_LABEL_WEIGHT = 4.0  # a first label's log weight; its probability among ten classes is 86%
 _TOKEN_WEIGHT = 12.0  # the log weight of a first text's characters, as in the public code
 
 
@@ -32,8 +32,8 @@ class Sample(NamedTuple):
     """A canary's sample as continuous numbers.
 
     Attributes:
-      content: The normalized pixels (height, width, ...) of an image, or for each of T characters the log
-        weights (T, alphabet) of a mixture.
+      content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a
+        mixture for each of a text's T characters.
       label: The log weights of the classes, of shape (classes,); empty for a text.
     """
 
@@ -45,11 +45,11 @@ class ImageSamples(NamedTuple):
     """Image samples.
 
     Attributes:
-      model: The model, which classifies images.
-      soft_label: True if the design also changes the label, a mixture of classes.
+      model: The image classifier.
+      soft_label: True if the label is a mixture of classes that the design also changes.
       shape: The shape of an image.
-      mean, deviation: A normalized pixel is (pixel - mean) / deviation, with pixels on [0, 1]. Both are
-        numbers for each channel or for all.
+      mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Both have one
+        number for each channel or a single number.
     """
 
     model: Model
@@ -59,18 +59,18 @@ class ImageSamples(NamedTuple):
     deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
-        """Returns the sample of an image with pixels on [0, 1] and a class as label."""
+        """Returns the sample of an image with pixels in [0, 1] and a class as its label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
         normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
         return Sample(normalized, weights)
 
     def draw(self, rng: np.random.Generator) -> Sample:
-        """Draws a sample with uniform pixels and a uniform label."""
+        """Draws a sample with uniformly random pixels and a uniformly random label."""
         label = int(rng.integers(_NUM_CLASSES))
         return self._from_pixels(rng.random(self.shape, np.float32), label)
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns the sample of an example, whose features are bytes."""
+        """Returns the sample of an example. The features are bytes."""
         pixels = features.astype(np.float32) / np.float32(255)
         return self._from_pixels(pixels, int(label))
 
@@ -79,9 +79,9 @@ class ImageSamples(NamedTuple):
 
         The key has no effect, because images are not drawn.
         """
-        features = sample.content.reshape(-1)  # this model takes normalized pixels as a vector
+        features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
-            # This model takes bytes. We do not round them, because rounding has no gradient.
+            # This model takes images with bytes. We do not round, because rounding has no gradient.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design does not change a fixed label.
@@ -94,7 +94,7 @@ class ImageSamples(NamedTuple):
         return jax.nn.softmax(sample.label) @ losses
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
-        """Returns the sample unchanged, because an image has no text to draw."""
+        """Returns the sample unchanged, because an image contains no text."""
         return sample
 
     def show(self, sample: Sample) -> Canary:
@@ -105,13 +105,13 @@ class ImageSamples(NamedTuple):
 class TextSamples(NamedTuple):
     """Text samples: each character is a mixture over the alphabet, drawn by Gumbel-softmax.
 
-    The model reads the mixture of the characters' embeddings (Guo et al., 2021).
+    The model reads the corresponding mixture of the characters' embeddings (Guo et al., 2021).
 
     Attributes:
       model: The language model. Its module begins with a single nn.Embed.
       length: The number of characters.
-      alphabet: The characters, whose tokens are 1, 2, ...
-      vocabulary: The number of tokens of the model.
+      alphabet: The characters; their tokens are 1, 2, ...
+      vocabulary: The model's number of tokens.
     """
 
     model: Model
@@ -120,22 +120,22 @@ class TextSamples(NamedTuple):
     vocabulary: int
 
     def draw(self, rng: np.random.Generator) -> Sample:
-        """Draws a sample with log weights that are uniform on [0, 1]."""
+        """Draws a sample with log weights that are uniform in [0, 1]."""
         content = rng.random((self.length, len(self.alphabet)), np.float32)
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text."""
-        text = np.append(features, label[-1])  # the last character is only a label
+        text = np.append(features, label[-1])  # the last character occurs only as a label
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Draws a mixture of characters for each place; returns the mean cross entropy of predicting them.
+        """Draws a mixture for each character, and returns the mean cross entropy of predicting the mixtures.
 
-        The first is not predicted. If each mixture is a single character, this is the model's loss.
+        The first mixture is not predicted. If each mixture is a single character, this is the model's loss.
         """
-        # The alphabet's characters have the tokens 1, 2, ... Other tokens have weight 0.
+        # Tokens outside the alphabet have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
@@ -153,7 +153,7 @@ class TextSamples(NamedTuple):
             kwargs: Any,
             context: nn.module.InterceptorContext,
         ) -> Any:
-            """Returns mixtures of embeddings for the embedding layer, and other layers' usual outputs.
+            """Returns mixtures of embeddings for the embedding layer, and the usual outputs of other layers.
 
             Flax calls this function instead of each layer's method `call`.
             """
@@ -162,13 +162,13 @@ class TextSamples(NamedTuple):
                 return mixtures @ context.module.embedding
             return call(*args, **kwargs)
 
-        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number has an effect
+        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
         params = self.model.unravel(theta)
         with nn.intercept_methods(embed_mixtures):
             return self.model.module.apply({"params": params}, tokens)
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
-        """Draws a text, as a sample with log weight 0 for the drawn characters and -inf for others."""
+        """Draws a text. In this sample, drawn characters have log weight 0, and others have -inf."""
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
@@ -176,7 +176,7 @@ class TextSamples(NamedTuple):
         return sample._replace(content=content)
 
     def show(self, sample: Sample) -> Canary:
-        """Returns the text with the character of largest weight at each place."""
+        """Returns the text with the highest-weighted character at each position."""
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(self.alphabet[character] for character in characters)
 

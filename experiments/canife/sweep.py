@@ -1,8 +1,8 @@
-"""CANIFE's ablations as sweeps, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
+"""CANIFE's ablations (the paper's Figures 5a, 5b, 8a and 8c) as sweeps, at three scales.
 
-    smoke    a few steps of a design in seconds, to test the code
+    smoke    a few design steps, in seconds, to test the code
     laptop   a two-layer network on Fashion-MNIST, clients with one example, frozen at round 101
-    paper    the same with designs of 2,500 steps, and five seeds
+    paper    the same with 2,500 design steps and five seeds
 
 Figures show averages over seeds.
 """
@@ -26,15 +26,15 @@ _STEP_SECONDS = 0.006  # per step of a design on two cores, including compilatio
 
 
 class FigureSize(NamedTuple):
-    """The settings of the figures at the given scale.
+    """The settings of the figures at a scale.
 
     Attributes:
-      setting: The setting that all figures change, without noise.
+      setting: The setting without noise that all figures start from.
       noise_multiplier: The noise multiplier of Figure 8c.
-      pools: The numbers of mock clients. Figure 5a uses all except the first, and Figure 8a every other one.
+      pools: The numbers of mock clients. Figure 5a uses all except the first, and Figure 8a every second one.
       design_steps: The numbers of design steps in Figure 5b.
       cohorts: The cohort sizes in Figure 8c.
-      seeds: The number of seeds; Figure 8a has two more.
+      seeds: The number of seeds; Figure 8a has two additional seeds.
     """
 
     setting: Attacked
@@ -90,10 +90,10 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationSweep(Sweep):
-    """A sweep of training runs under attack that differ in one or two fields and in their seeds.
+    """A sweep of attacked training runs that differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field of `Attacked` with a curve for each value.
+      curve: The field of `Attacked` that has a curve for each value.
       x: The field on the x axis. If it is "round", the figure shows all measured rounds, otherwise only the
         last round of each training run.
     """
@@ -106,10 +106,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), by name."""
     size = SIZES[scale]
     setting = size.setting
-    # The penalties of Figure 8a can let a design end at a gradient of norm 0, so it uses the best sample.
+    # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # The minibatch of a design is the size of the cohort by default. Here it is fixed, so that curves differ
-    # only in the cohort.
+    # By default, a design's minibatch has the size of the cohort. We fix it, so curves differ only in the
+    # cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -132,7 +132,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_sweep(
     figure: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
-    """Returns a sweep of all combinations of some fields' values and of seeds.
+    """Returns a sweep of all combinations of seeds and some fields' values.
 
     Args:
       figure: The number of the figure, such as 5a.
@@ -140,9 +140,11 @@ def _make_sweep(
       base: The setting to change.
       seeds: The number of seeds, which are 0, 1, ...
       varied: The values of one or two fields, by name. The first field has a curve for each value. The second
-        field is on the x axis; if there is none, the round is.
+        field, or the round if there is only one field, is on the x axis.
     """
-    curve, x = (*varied, ROUND)[:2]  # names of fields; x is the round if only one field is varied
+    fields = [*varied, ROUND]
+    curve = fields[0]
+    x = fields[1]
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
@@ -158,11 +160,12 @@ def _make_sweep(
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
 
-    # These import JAX when they are called, so that listing cells does not start it.
+    # Both functions import JAX when they are called, so listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
         from experiments.canife import training
 
-        return training.prepare(setting, out, data)[2]
+        _, _, store = training.prepare(setting, out, data)
+        return store
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         from experiments.canife import populations, training

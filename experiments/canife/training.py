@@ -1,7 +1,7 @@
-"""Trains a model by DP-FedAvg and measures it at regular rounds.
+"""Trains a model by DP-FedAvg and measures regularly spaced rounds.
 
-A measurement designs a canary for the frozen model, simulates mock rounds, and computes the scores of the
-published estimate and the exact values. If a training run is killed, it continues with bit-identical results.
+A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
+estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
 """
 
 import zlib
@@ -34,7 +34,7 @@ from experiments.cells.cell import DataSets
 
 _BLOCK = 256  # the number of clients whose updates are computed at once
 _CONFIDENCE = 0.95
-_CHECKPOINTS = "rounds"  # the name of the checkpoints
+_CHECKPOINTS = "rounds"  # the checkpoints' name in the store
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
@@ -43,8 +43,7 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     Raises InputError if the data cannot be loaded or do not fit the setting.
 
     Returns:
-      The setting with the numbers of clients (see `settings.fit_to_clients`), the clients (mock clients
-      are for designing canaries), and the store.
+      The setting after `settings.fit_to_clients`, the clients, and the store.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -54,17 +53,13 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains a model, measures the missing ones among some rounds, and yields each after storing it.
+    """Trains a model, measures those of the given rounds that are missing, and yields each after storing it.
 
-    A round is measured with the model before it. Training proceeds in segments of `setting.every` rounds,
-    which share a compiled program and end before each round that can be measured. It continues from a
-    checkpoint, if there is one. Raises InputError if the model diverges.
+    A round is measured with the model before it. Training proceeds in segments of `setting.every` rounds.
+    They share a compiled program, and end just before the rounds that can be measured. Training continues
+    from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    Args:
-      setting: The setting, from `prepare`.
-      split: The clients, from `prepare`.
-      store: The store, from `prepare`.
-      numbers: The numbers of the rounds to measure, among `setting.measured()`.
+    `setting`, `split` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
@@ -79,14 +74,14 @@ def measure_missing(
         setting.design_batch or setting.cohort,
     )
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds and the state after them. Without a checkpoint these are 0 and the start.
+    # The number of trained rounds and the state after them; 0 and `population.start` without a checkpoint.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
     if trained >= missing[0]:  # too late to measure the first missing round
         trained = 0
         state = population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
-        if number > trained + 1:  # the state is not yet that before round `number`
+        if number > trained + 1:  # train up to the round before `number`
             first_round = trained + 1
             state = population.train(state, first_round, setting.every)
             trained = number - 1
@@ -110,10 +105,10 @@ def _measure(
     theta: Array,
     number: int,
 ) -> Measured:
-    """Designs a canary for a round's frozen model theta (p,), and measures the round by mock rounds.
+    """Designs a canary for a round's frozen model theta (p,) and measures the round with mock rounds.
 
-    Mock rounds draw their cohorts from `setting.population` training clients. These clients are the same for
-    all measured rounds.
+    Mock rounds draw their cohorts from `setting.population` training clients, which are the same for all
+    measured rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -123,9 +118,9 @@ def _measure(
         f"the canary's gradient has norm {length:g}: design it with another `seed`",
     )
 
-    # The dot product of the canary's update with its direction, divided by the clipping norm; 1 if the
-    # update is clipped. As published, the canary's client sends the gradient without multiplying it by the
-    # learning rate (Errata C2).
+    # As published, the canary's client sends the gradient without multiplying it by the learning rate (Errata
+    # C2). The dot product of the update with the canary's direction, over the clipping norm, is 1 if the
+    # update is clipped.
     rate = 1.0 if setting.as_published else population.rate
     canary_dot = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -159,29 +154,29 @@ def _simulate_attack(
       setting: The setting.
       client_dots: (M,) the clients' dot products with the canary's direction, divided by the clipping norm.
       canary_dot: The dot product of the canary's update with its direction, divided by the clipping norm.
-      number: The number of the round, which determines the random draws.
+      number: The number of the round. It determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
     simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
-    # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
+    # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
     others = setting.cohort - setting.as_published
     rounds_out = setting.scores // 2
     scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
-    # For a bound, the canary is added, as in the accountant's neighboring data sets.
+    # For the bound, the canary is always added, as in the accountant's neighboring data sets.
     many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + canary_dot
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
-    exact = np.inf  # without noise, a score identifies its world
+    exact = np.inf  # without noise, a score reveals whether the canary is in
     exact_then = np.inf
     if sigma:
         pair = cohort_law.score_densities(
             client_dots, setting.cohort, sigma, canary_dot, setting.as_published
         )
         exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # the paper's delta
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # at the paper's delta
     return {
         "scores_in": scores_in,
         "scores_out": scores_out,
@@ -194,7 +189,7 @@ def _simulate_attack(
 def _compute_updates(
     population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
 ) -> Iterator[Array]:
-    """Yields the clipped updates, of shape (n, p), of the clients with indices `members`, block by block."""
+    """Yields the clipped updates (n, p) of the clients with indices `members`, in blocks of n clients."""
     for start in range(0, len(members), _BLOCK):
         yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
 
@@ -206,14 +201,14 @@ def _design_canary(
     theta: Array,
     number: int,
 ) -> tuple[Sample, float]:
-    """Designs a round's canary for a frozen model theta (p,), with the updates of a pool of mock clients.
+    """Designs a round's canary for a frozen model theta (p,), using the updates of a pool of mock clients.
 
-    The first sample is random, or the first example of a random client of the pool. This client then leaves
-    the pool, because its update contains the gradient of this example.
+    The first sample is random, or the first example of a random client in the pool. This client then leaves
+    the pool, because its update contains the example's gradient.
 
     Returns:
-      The canary's sample, with its text drawn, and the canary's health: the fraction of the first sample's
-        penalty over the whole pool that the design removed.
+      The canary, an image or a drawn text, and its health. The health is the fraction of the first sample's
+        penalty that the design removed, for penalties over the whole pool.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -231,8 +226,8 @@ def _design_canary(
     result = designer.run(theta, first, updates, setting.design_steps, key)
     last = result.best if setting.keep_best else result.last
 
-    # The penalties of the first and the last sample, whose texts, if any, are drawn. Their keys differ from
-    # all keys of the design: `fold_in` takes a number, here the checksum of a name.
+    # The penalties are for images or drawn texts. The number in `fold_in`, the checksum of a name, makes the
+    # keys of these draws differ from all keys of the design.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

@@ -1,4 +1,4 @@
-"""Cells that audit trained models. Their stores have scores and audit.json."""
+"""Cells that audit trained models. Their stores contain scores and audit.json."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns True if the store has all runs, and an audit.json from at least as many runs."""
+        """Returns True if the store has all runs and its audit.json is from at least this number of runs."""
         num_concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json counts as missing
             num_concluded = store.result().runs or 0
@@ -56,17 +56,17 @@ def setting_cell(
       runs: The number of training runs.
       is_complete: (store) -> True if the store has all results.
       do: (store, the model's data, progress); computes the missing results.
-      experiment: The experiment's name, a part of the cell's identity.
+      experiment: The experiment's name, which is part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns True if the cell's store is complete and comes from the same data."""
+        """Returns True if the cell's store is complete and was made with the same data."""
         store = held.open(cell_identity)
         if store is None:
             return False
-        # The checksum is None for features that are computed on this machine, since their last bits differ
-        # between machines. Then we accept any stored checksum.
+        # The checksum is None for features that are computed on this machine, because their last bits differ
+        # between machines. In this case, we accept any stored checksum.
         checksum = data.checksum(setting.model)
         has_same_data = checksum in (None, store.config().get("data_sha256"))
         return has_same_data and is_complete(store)

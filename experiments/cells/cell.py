@@ -25,8 +25,8 @@ class Audited(NamedTuple):
     """An audit of trained models, and its place in a figure.
 
     Attributes:
-      panel, series, x: The panel, the curve in it, and the position on its x axis.
-      setting, runs: The setting and the number of runs of the audit.
+      panel, series, x: The panel, the curve in the panel, and the position on the x axis.
+      setting, runs: The audit's setting and number of runs.
     """
 
     panel: str
@@ -37,12 +37,12 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The data sets of models, from the user's files or as `audit` finds them. They load on first use."""
+    """The models' data sets, from the user's files or as `audit` finds them. They are loaded on first use."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores paths, to load the data later.
+        """Stores paths to load the data later.
 
-        `data_files` are the user's files or folders that replace published data sets, by the data set's name.
+        `data_files` maps names of published data sets to the user's files or folders that replace them.
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
@@ -52,7 +52,8 @@ class DataSets:
     def checksum(self, model: str) -> str | None:
         """Returns the checksum of a model's data; None for features that are computed on this machine.
 
-        The last bits of computed features differ between machines. A user's file is loaded for its checksum.
+        The last bits of computed features differ between machines. A user's file is loaded to get its
+        checksum.
         """
         data = task(model).data
         if data.checksum is not None and self._files.get(data.file) is not None:
@@ -60,7 +61,7 @@ class DataSets:
         return data.checksum
 
     def load(self, model: str) -> Dataset:
-        """Returns a model's data, which the first call loads.
+        """Returns a model's data. The first call loads them.
 
         Raises InputError if the data cannot be loaded. Later calls raise the same error without trying again.
         """
@@ -77,7 +78,7 @@ class DataSets:
         return dataset
 
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients and test data, and forgets those of earlier settings.
+        """Returns a federated setting's clients and test data, and frees those of earlier settings.
 
         Raises InputError if the data cannot be loaded.
         """
@@ -89,7 +90,7 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the user's data files; raises InputError for a file without such data."""
+        """Loads the user's data files; raises InputError for a file that does not have the expected data."""
         for model in TASKS:
             self.checksum(model)
 
@@ -106,16 +107,16 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. A sweep does only the cell
-        with the most runs of those with the same identity.
+      identity: A text that identifies the work, except for the number of runs. Of the cells with the same
+        identity, a sweep does only the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       seconds: The estimated time on two cores.
-      is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
-        JAX, and loads only the user's data files.
+      is_done: (the existing stores, data sets) -> True if the cell's store is complete. The function does
+        not start JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
-        runs that it has finished since the last call.
-      request: The specification of the work, for the paper's figures.
+        runs finished since the last call.
+      request: The specification of the work, which the paper's figures read.
       audited: The audit, or None for other kinds of cells.
     """
 
@@ -131,7 +132,7 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object, to a store; raises InputError if it cannot be written."""
+    """Writes an answer, a JSON object, to a store; raises InputError if the store cannot be written."""
     store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Cells that audit federated training. Their stores have the scores and the accuracy of each run."""
+"""Cells that audit federated training. Their stores contain each run's scores and accuracy."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 if TYPE_CHECKING:
     from audit.training.game import Game, Midway
 
-_ACCURACIES = "accuracies"  # the field of answer.json with {number of the run: accuracy}
+_ACCURACIES = "accuracies"  # the field of answer.json with {run number: accuracy}
 
 
 class FederatedScores(NamedTuple):
@@ -33,25 +33,19 @@ class FederatedScores(NamedTuple):
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
     """Returns the cell of a federated audit.
 
-    If its adversary observes every iterate, the same training runs also fill the store of an adversary that
-    observes only the final model.
-
-    Args:
-      setting: The setting.
-      runs: The number of runs.
-      name: The displayed name.
-      seconds: The estimated time on two cores.
+    If the adversary observes every iterate, the same training runs also fill the store of an adversary that
+    observes only the final model. `seconds` is the estimated time on two cores.
     """
     settings = [setting]
-    if setting.observe not in FINAL:
+    if setting.observe not in FINAL:  # the adversary observes every iterate
         settings.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns True if the stores of all settings have the runs."""
+        """Returns True if the store of each setting has all runs."""
         return all(read(held, each, runs) for each in settings)
 
     def open_cell(out: Path, data: DataSets) -> Store:
-        """Returns the store of the first setting."""
+        """Returns the store of the given setting."""
         return open_store(out, setting, data.clients(setting))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
@@ -73,7 +67,7 @@ def make_identity(setting: FederatedSetting) -> dict[str, Any]:
 
 
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
-    """Returns the store of a setting with these clients, under the root `out`."""
+    """Returns the store of a setting with these clients, under the root folder `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
@@ -83,7 +77,7 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
     """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
 
-    It returns None if the cosines of any of these runs are missing. Some accuracies may be missing.
+    Returns None if cosines of these runs are missing. Some accuracies may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
@@ -92,19 +86,19 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 
 def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
-    """Returns the accuracies of the first runs, in order, without missing ones."""
+    """Returns the known accuracies of the first runs, in order."""
     numbers = map(str, range(runs))
     return [by_run[number] for number in numbers if number in by_run]
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies by the run's number, as text."""
+    """Returns the stored accuracies, keyed by the run's number as text."""
     answer = read_answer(store) or {}
     return dict(answer.get(_ACCURACIES, {}))
 
 
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
-    """Adds the accuracies of the runs first, ..., first + R - 1 to the stored accuracies."""
+    """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
         by_run = read_accuracies(store)
         for run, accuracy in enumerate(accuracies, first):
@@ -119,18 +113,13 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains missing runs in the settings' stores, and returns the scores of all runs of each setting.
+    """Trains runs that are missing in the settings' stores, and returns the scores of each setting's runs.
 
-    The settings differ only in what the adversary observes, so one training run has scores for all of them.
-    The function trains the runs that are missing in the first store, and adds their scores to all stores. It
-    continues with the runs that are still missing in the second store, and so on.
+    The settings differ only in the adversary's observations, so one training run gives scores for all of
+    them. The function trains the runs that are missing in the first store, and adds their scores to all
+    stores. Then it trains the runs that are still missing in the second store, and so on.
 
-    Args:
-      settings: The settings.
-      runs: The number of runs.
-      out: The root folder of all stores.
-      federation: The clients and the test data.
-      progress: Called with the number of newly trained runs.
+    `out` is the root folder of all stores. `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games
@@ -144,13 +133,13 @@ def train(
         pairs.append((game, open_store(out, setting, federation)))
 
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores in the stores of other settings.
+        """Stores the accuracies of a chunk's final models, and their scores for the other settings.
 
-        `games.train` calls it during training, and stores the scores in `trained` itself afterwards.
-        Accuracies come first. So even if the process dies, each run with a score has an accuracy.
+        `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
+        store accuracies first, so each run with a score has an accuracy even if the process dies.
         """
-        if midway.steps < len(participation.clients):
-            return  # before the last round
+        if midway.steps < len(participation.clients):  # before the last round
+            return
         accuracies = np.asarray(measure(midway.thetas), np.float64)
         _add_accuracies(trained, midway.first, accuracies)
         for game, store in others:

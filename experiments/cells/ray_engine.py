@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU, or as many cores as the smallest node has. So all tasks have equal devices, and scores
-are bit-identical to those from one node.
+Each task gets one GPU, or the number of cores of the smallest node. So all tasks have equal devices, and
+scores are bit-identical to those from one node.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from experiments.cells.cell import Cell, DataSets
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
-_MAX_RETRIES = 20  # of a task whose worker or node died
+_MAX_RETRIES = 20  # how often a task is repeated after its worker or node died
 _STAGE = 64  # runs between two computations of the bounds
-_ENVIRONMENT = {  # Ray's settings, unless the user sets others
+_ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    # Ray gives up on an unreachable host after the sum of these two. The default is 7 minutes.
+    # Ray gives up on an unreachable host after the sum of these two times. The default is 7 minutes.
     "RAY_grpc_client_keepalive_time_ms": "20000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
 }
@@ -52,7 +52,7 @@ def prepare(
     """Prepares training on a worker.
 
     Args:
-      devices: The number of the worker's CPU devices to use, or 0 to use its GPUs.
+      devices: The number of CPU devices to use, or 0 to use GPUs.
       recipe: Makes the game from the data.
       data: The data set.
       runs: The number of runs, an upper limit for chunks.
@@ -68,7 +68,7 @@ def prepare(
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
     """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker.
 
-    It trains halves of the chunk if memory runs out. For the other arguments see `prepare`.
+    If memory runs out, it trains each half of the chunk separately. For the other arguments, see `prepare`.
 
     Returns:
       The scores of the chunk, in one or more parts.
@@ -82,7 +82,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
             _PLAYER.clear()
             _PLAYER[key] = Player(recipe.make(data), size)
         return [_PLAYER[key].play(first, size)]
-    except RuntimeError as error:  # JAX's errors are of this type
+    except RuntimeError as error:  # the type of JAX's errors
         require_out_of_memory(error)
     require(size > 1, ONE_RUN_TOO_LARGE)
     parts = []
@@ -92,9 +92,9 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Completes a cell on a worker, in a temporary folder, since the store is on another machine.
+    """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is as in `prepare`. Returns the content of the cell's files by their path in the folder.
+    `devices` is as in `prepare`. Returns the contents of the cell's files by their path in the folder.
     """
     prepare_jax(devices)
     contents = {}
@@ -107,7 +107,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-# The worker's last player, by the recipe's key and the chunk size. It keeps its compiled programs.
+# Only the worker's last player, by the recipe's key and the chunk size. It keeps compiled programs.
 _PLAYER: dict[tuple[str, int], Player] = {}
 
 
@@ -121,13 +121,14 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         """Decides which part of the cluster a task gets; `ray` is the imported module.
 
-        A task gets one GPU, or without GPUs all cores of the smallest node, so it fits on every node.
+        A task gets one GPU. Without GPUs, it gets the number of cores of the smallest node, so it fits on
+        every node.
         """
         self._ray = ray
         self.share = ray.put
         total = ray.cluster_resources()
         if total.get("GPU", 0) >= 1:
-            # Ray only shows the assigned GPU to a task, and 0 devices means all GPUs that it sees.
+            # A task only sees the GPU that Ray assigns to it. 0 devices means all visible GPUs.
             self._devices_of_task = 0
             self._resources = {"num_gpus": 1, "num_cpus": 1}
         else:
@@ -138,21 +139,21 @@ class Cluster:
             require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
             self._devices_of_task = smallest
             self._resources = {"num_cpus": smallest}
-        # At most one task per core can run at once, so half of the submitted tasks wait for a free worker.
+        # At most one task per core can run at once, so at least half of the submitted tasks are waiting.
         self._max_submitted = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
         """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
 
-        A call is function(devices, *the tuple), with the number of devices that `prepare` describes.
+        A call is function(devices, *the tuple); `prepare` describes `devices`.
         """
-        # With max_calls=0 a worker stays alive after a task and keeps its compiled programs.
+        # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
         submitted = {}  # by Ray's reference to the result
         while True:
-            for given in waiting:
+            for given in waiting:  # until enough tasks are submitted
                 submitted[remote.remote(self._devices_of_task, *given)] = given
                 if len(submitted) >= self._max_submitted:
                     break
@@ -170,7 +171,7 @@ class Cluster:
     def _get(self, result: Any) -> Any:
         """Returns the value of `result`, Ray's reference to a task's result.
 
-        Raises the task's InputError, or one if workers died too often.
+        Raises the task's InputError, or an InputError if workers died too often.
         """
         try:
             return self._ray.get(result)
@@ -192,11 +193,10 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
-        # On any system, "0" binds Ray to 127.0.0.1, which other machines cannot reach. The token keeps out
-        # other users of this machine.
+        # The "0" makes Ray listen only on 127.0.0.1, on any system, so other machines cannot reach it. The
+        # token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    # Our defaults, such as timeouts. The user's settings win.
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -208,12 +208,13 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
         reason = " ".join(str(error).split())[:120]
-        why = f"`ray_address={address}`: no Ray cluster there ({reason})"
-        hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
-        raise InputError(f"{why}: {hint}") from None
+        raise InputError(
+            f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
+            "token, set RAY_AUTH_MODE=token"
+        ) from None
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # the accelerators are for the workers
+    jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers
     try:
         cluster = Cluster(ray)
         yield work.TrainingEngine(
@@ -237,13 +238,14 @@ class RayTrainer:
         """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
+        # The chunk size (for 1 run) is unused.
         _, about = cluster.call(prepare, *self._game, 1)
         self.about = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains missing runs, and returns the scores of all runs.
+        """Trains missing runs and returns the scores of all runs.
 
-        The size of chunks suits `most` runs. `progress` gets the numbers of newly trained runs.
+        The chunk size is chosen for `most` runs. `progress` gets the numbers of newly trained runs.
         """
         begin = time.perf_counter()
         with hold(store.path):
@@ -259,7 +261,7 @@ class RayTrainer:
         return Trained(store.load(runs), count_runs(missing), seconds)
 
     def stage(self, runs: int) -> int:
-        """Returns how many of these runs to train before the next computation of the bounds."""
+        """Returns how many of `runs` runs to train before the next computation of the bounds."""
         return min(runs, _STAGE)
 
 
@@ -271,9 +273,9 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
         # Another process may have completed some cells since they were found missing.
         for cell in work.find_missing(cells, place):
             with work.failing(cell, progress, outcome):
-                cell.open(place.out, place.data)  # loads data that workers may not have
+                cell.open(place.out, place.data)  # loads the data, which workers may not have
                 opened.append(cell)
-        data = cluster.share(place.data)  # with the loaded data
+        data = cluster.share(place.data)  # includes the loaded data
         for (cell, _), get in cluster.run(do_cell, [(cell, data) for cell in opened]):
             with work.failing(cell, progress, outcome):
                 for name, content in sorted(get().items()):

@@ -1,4 +1,4 @@
-"""Trains the missing cells of a sweep. If none is missing, it needs neither data nor JAX."""
+"""Trains a sweep's missing cells. If no cell is missing, it needs neither data nor JAX."""
 
 import contextlib
 import sys
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Workplace(NamedTuple):
-    """The root folder of the cells' stores, and their data sets."""
+    """The root folder of the cells' stores, and the cells' data sets."""
 
     out: Path
     data: DataSets
 
 
 class Outcome(NamedTuple):
-    """The names of the cells that this process completed, and of those that failed."""
+    """The names of the cells that this process completed, and of the cells that failed."""
 
     completed: list[str]
     failed: list[str]
@@ -39,7 +39,7 @@ class TrainingEngine(NamedTuple):
     """Trains single audits and completes cells, on this machine or on a cluster.
 
     Attributes:
-      trainer: (recipe, data) -> a trainer; raises InputError if recipe and data do not fit.
+      trainer: (recipe, data) -> a trainer; raises InputError if the data do not fit the recipe.
       do_all: (cells, workplace) -> the outcome; see `do_all` below.
     """
 
@@ -60,7 +60,7 @@ class SweepProgress:
         self._seconds_finished = 0.0  # the estimated seconds of finished cells
         total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
-        # A small weight of the latest rate keeps the displayed time left from jumping.
+        # The latest rate has a small weight, which keeps the displayed time left from jumping.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
         self.close = self._bar.close
 
@@ -80,7 +80,7 @@ class SweepProgress:
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns the cell with the most runs for each identity, in the order of their first occurrence."""
+    """Returns the cell with the most runs for each identity, in order of first occurrence."""
     largest: dict[str, Cell] = {}
     for cell in cells:
         known = largest.get(cell.identity, cell)
@@ -97,7 +97,7 @@ def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Completes the cells of a sweep in this process, and reports each failed cell on stderr.
 
-    If another process works on a cell, this one waits for it. Raises InputError if it cannot write to the
+    If another process is working on a cell, this process waits. Raises InputError if it cannot write to the
     store.
     """
     outcome = Outcome(completed=[], failed=[])
@@ -106,7 +106,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             with failing(cell, progress, outcome):
                 store = cell.open(place.out, place.data)
                 with hold(store.path):
-                    if find_missing([cell], place):  # else another process has completed it
+                    if find_missing([cell], place):  # otherwise, another process has completed it
                         cell.do(store, place.data, progress.begin(cell))
                         outcome.completed.append(cell.name)
                 progress.end(cell)

@@ -68,13 +68,12 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags. The function checks flags before it loads
-    data.
+    Delta, confidence, the data and the engine come from flags. Flags are checked before data are loaded.
 
     Args:
       setting: The setting.
       runs: The number of models; None for the adversary's default.
-      until: The condition for stopping early; None to train all models.
+      until: The condition for stopping early, or None to train all models.
     """
     level = cli.level()
     engines = grid_flags.engine()
@@ -93,7 +92,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
-    rehearsed = lipschitz.count_rehearsals(setting, FLAGS.lipschitz, None)
+    rehearsed = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(cli.sources())
     request = driver.make_request(setting, dataset, number, level, rehearsed, until)
     finished = driver.audit(request, out, engines)
@@ -109,9 +108,9 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early in --until; None if the flag is not set.
+    """Returns the condition of --until for stopping early, or None if the flag is not set.
 
-    The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
+    `text` is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
     """
     if text is None:
         return None
@@ -123,15 +122,17 @@ def _parse_until(text: str | None) -> "Until | None":
         value = float(text.removesuffix("x"))
     except ValueError:
         value = math.nan
-    fix = "give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
-    require(0 < value < math.inf, f"--until={text}: {fix}")
+    require(
+        0 < value < math.inf,
+        f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted",
+    )
     if text.endswith("x"):
         return driver.until_multiple(value)
     return driver.until_epsilon(value)
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a line with the audit's models, steps and data, and the time of its new training runs."""
+    """Returns a line with the audit's models, steps and data, and the duration of new training runs."""
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"

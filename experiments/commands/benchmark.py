@@ -5,7 +5,7 @@
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
 Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
-continue. Estimators without an installed package are listed and skipped.
+continue the command. Estimators are listed and skipped if their package is not installed.
 """
 
 import sys
@@ -67,8 +67,10 @@ def main() -> None:
         ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
     ]
     for package in dict.fromkeys(uninstalled):
-        fix = installed.pip_install(package)
-        print(f"{package} is not installed, skipping its estimators: {fix}", file=sys.stderr)
+        print(
+            f"{package} is not installed, skipping its estimators: {installed.pip_install(package)}",
+            file=sys.stderr,
+        )
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
     journal = folder / "cells.jsonl"

@@ -1,9 +1,10 @@
 """Audit federated training with CANIFE: a designed canary in mock rounds.
 
-./run.sh canife                                  two layers, Fashion-MNIST, one epoch ./run.sh canife
---model=convnet --cohort=64      CIFAR-10, one example per client ./run.sh canife --clients=600 --cohort=30
---rounds=100 --every=20 ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are
-texts ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
+    ./run.sh canife                                  two layers, Fashion-MNIST, one epoch
+    ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example per client
+    ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
+    ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
+    ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """
@@ -31,7 +32,7 @@ cli.define_out("Folder for results.")
 
 
 def main() -> None:
-    """Measures the missing rounds, and prints and writes the results of all rounds."""
+    """Measures the missing rounds, then prints and writes the results of all rounds."""
     # Fields without a flag get the model's defaults.
     values = cli.values(Attacked)
     given = [name for name in values if FLAGS[name].present]
@@ -56,7 +57,7 @@ def main() -> None:
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
-    if isinstance(stored[0].canary, str):  # images are not printed
+    if isinstance(stored[0].canary, str):  # only texts are printed, not images
         shown.insert(1, curves.show_texts(stored))
     print("\n\n".join(shown) + "\n")
     table = frame.to_csv(index=False).encode()

@@ -6,7 +6,7 @@ from absl import flags
 
 from audit.commands import check, cli
 
-# The help has the lines of the command in `audit`, and the additional flag.
+# The help of `audit.commands.check`, plus a line about the additional flag.
 __doc__ = f"""{check.__doc__}
 ./run.sh check --example=numpy                     one of the examples
 """
@@ -19,7 +19,7 @@ flags.DEFINE_enum("example", None, sorted(_EXAMPLES), "Check an example.")
 
 
 def main() -> None:
-    """Checks a step of an example, or the user's step, batches or noise; sets the exit status."""
+    """Checks an example's step, or the user's step, batches or noise; sets the exit status."""
     if FLAGS.example is None:
         return check.main()
     cli.refuse_both("example", ("step", "batches", "noise"))

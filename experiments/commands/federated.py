@@ -3,7 +3,7 @@
     ./run.sh federated                            Fashion-MNIST, divided among 600 clients
     ./run.sh federated --observe=all              the adversary sees the model after every round
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
-    ./run.sh federated --observe=fresh --runs=10  new canaries in each run: one bound from all runs
+    ./run.sh federated --observe=fresh --runs=10  new canaries in each run, one bound from all runs
     ./run.sh federated --quantile=0.5             clipping adapts to the norms of updates
     ./run.sh federated --model=character_lstm     Shakespeare's roles
     ./run.sh list --report=page.html              a page on the last run
@@ -33,7 +33,7 @@ cli.define_json()
 
 
 def main() -> None:
-    """Trains missing runs, and prints and stores the conclusion from all runs."""
+    """Trains missing runs, then prints and stores the conclusion from all runs."""
     level = cli.level()
     runs = FLAGS.runs
     setting = FederatedSetting(**cli.values(FederatedSetting))
@@ -52,7 +52,7 @@ def main() -> None:
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    # A round has this noise multiplier in total, even if it also releases a noisy count.
+    # The noise multiplier covers a whole round, even if the round also releases a noisy count.
     client = Composition(setting.noise_multiplier, most_rounds)
     canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
@@ -62,15 +62,17 @@ def main() -> None:
     claim = DpSgd(*canary)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters
-    each = conclude_each_run(scores, dimension, sees_final_model, level, claim)
-    accuracies = read_accuracies(store)
-    measured = list_accuracies(accuracies, runs)
+    each = conclude_each_run(
+        scores, dimension, law_holds=sees_final_model, level=level, claim=claim
+    )
+    by_run = read_accuracies(store)
+    accuracies = list_accuracies(by_run, runs)
     together = conclude_together(scores, level, claim)
-    audit = federated_table.FederatedAudit(each, canary, client, measured, together)
+    audit = federated_table.FederatedAudit(each, canary, client, accuracies, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,
-        "accuracy": accuracies,
+        "accuracy": by_run,
         "out": str(store.path),
     }
     text = federated_table.federated_json(audit, circumstances)

@@ -33,9 +33,9 @@ cli.define_out("Folder of the store; figures go to the subfolder figures.")
 
 
 def main() -> None:
-    """Draws figures from stored cells, and prints the table and the missing cells.
+    """Draws figures from stored cells, and prints the tables and the numbers of missing cells.
 
-    Raises InputError for flags out of range, or if no figure can be drawn.
+    Raises InputError if a flag is out of range or no figure can be drawn.
     """
     from experiments.sweeps import points
 
@@ -51,7 +51,7 @@ def main() -> None:
     if scale != "laptop":  # the default scale does not have a subfolder
         folder = folder / scale
 
-    contents: dict[str, bytes] = {}  # of the files, by name
+    contents: dict[str, bytes] = {}  # of files, by name
     rows: list[Record] = []  # of the table that most figures share
     texts = []
     missing = {}  # numbers of missing cells by sweep
@@ -65,8 +65,11 @@ def main() -> None:
             texts.append(drawn.table.text)
         if drawn.missing:
             missing[sweep.name] = drawn.missing
-    nothing_drawn = f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}"
-    require(contents, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
+    require(
+        contents,
+        f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}: run "
+        f"{_training_command(FLAGS.name)}",
+    )
 
     if missing:
         counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
@@ -98,7 +101,7 @@ def _encode_figure(name: str, figure: "Figure") -> Iterator[tuple[str, bytes]]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield f"{name}{suffix}", encode(figure)
-            # Another computation of the layout could move parts of the figure in the next format.
+            # Keeps the layout for the next format. Another computation could move parts of the figure.
             figure.set_layout_engine("none")
 
 

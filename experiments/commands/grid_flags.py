@@ -41,7 +41,7 @@ def define_engine() -> None:
 def engine() -> Iterator[work.TrainingEngine]:
     """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
-    The process joins the cluster for the block. Raises InputError if no cluster answers.
+    This process belongs to the cluster during the block. Raises InputError if no cluster answers.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -56,9 +56,9 @@ def engine() -> Iterator[work.TrainingEngine]:
 
 
 def run(runs: int | None) -> None:
-    """Trains the missing audits of the grid in --vary, and prints and writes its table and figure.
+    """Trains the missing audits of the grid in --vary, then shows its table and writes table and figure.
 
-    `runs` is the number of models of each audit, or None for its adversary's default.
+    `runs` is the number of models in each audit, or None for its adversary's default.
     """
     level = cli.level()
     cli.refuse(("until", "lipschitz"), "requires a single audit: drop it or --vary")
@@ -94,7 +94,7 @@ def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Returns the distinct values of each varied flag, from texts such as "k=1,5,25".
 
-    Raises InputError for an unknown or repeated flag, or a value that the flag does not allow.
+    Raises InputError if a flag is unknown or repeated, or does not allow a value.
     """
     known = {field.flag for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
@@ -106,16 +106,15 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
             values = map(FLAGS[flag].parser.parse, listed.split(","))
             axes[flag] = list(dict.fromkeys(values))
         except (ValueError, TypeError) as error:
-            raise InputError(f"--vary={text}: {listed!r} is not a value of it: {error}") from None
+            raise InputError(f"--vary={text}: {flag} cannot be {listed!r}: {error}") from None
     return axes
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
-    """Returns the audit of one combination of the grid.
+    """Returns the audit for one of the grid's combinations of values.
 
-    `values` are the combination's values by flag. Other values come from the flags of the command line.
-    `runs` is the number of models, or None for the adversary's default. Raises InputError if the setting is
-    invalid.
+    `values` has the combination's values by flag. Other values come from the command line. `runs` is the
+    number of models, or None for the adversary's default. Raises InputError if the setting is invalid.
     """
     changes = {}
     for field in fields().values():
@@ -128,7 +127,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {described}: {error}") from None
-    # Panel, series and x place an audit in a paper's figure. Here they only name it in messages.
+    # Panel, series and x are positions in a paper's figures. Here they only name the audit in messages.
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
@@ -145,7 +144,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
 def _show(grid: Grid) -> None:
     """Prints a grid as a table or JSON, and writes its table (.csv) and figure (.png)."""
     table = grid.table()
-    # Each grid gets its own files, named after the varied fields and a hash of its audits.
+    # Each grid has its own files, named after the varied fields and a hash of its audits' folders.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
     csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())

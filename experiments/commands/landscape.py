@@ -1,8 +1,8 @@
-"""Solve and simulate crafted loss landscapes, and audits of them.
+"""Solve, simulate and audit crafted loss landscapes.
 
-./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
-./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
-./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
+    ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
+    ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
+    ./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
 
 The convex landscape attains its bound. With the latch, the last iterate reveals the largest sum of a shuffled
 training run.
@@ -33,13 +33,13 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the epsilon of training on the landscape of the paper, a convex one, and the latch.
+    """Prints and draws the epsilon of training on three landscapes: the paper's, a convex one and the latch.
 
-    With --momentum, the command only prints the epsilon on convex landscapes (`_print_momentum`).
+    With --momentum, it only prints the epsilon on convex landscapes (`_print_momentum`).
     """
     level = cli.level()
-    # Some estimates choose a threshold on half of the runs and test it on the others. Each half needs a run
-    # with and a run without the canary.
+    # Some estimates choose a threshold on half of the runs and test it on the other half. Each half needs a
+    # run with the canary and a run without it.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _print_momentum(level: Level, folder: Path) -> None:
-    """Prints the epsilon of training with --momentum on convex landscapes, and writes it into the folder."""
+    """Prints the epsilon of training with --momentum on convex landscapes, and writes it to the folder."""
     from experiments.hidden_state import momentum
 
     beta = FLAGS.momentum

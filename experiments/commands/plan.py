@@ -3,9 +3,9 @@
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs to prove 90% of the upper bound on epsilon
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
-    ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
+    ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if the noise is too small
 
-Bounds are from simulated audits with Gaussian scores. Durations are for two cores.
+Bounds come from simulated audits with Gaussian scores. Durations are for two cores.
 """
 
 import sys
@@ -36,15 +36,15 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# A progress bar without the time left, since processes need most of the time to start.
+# This progress bar omits the time left, because most of the time goes into starting processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_CANARIES = 64  # directions per run for --bug, unless --canaries is larger than 1
-# Numbers of simulated audits. With several canaries per run an audit takes longer.
+_CANARIES = 64  # directions per run for --bug, unless --canaries is above 1
+# Numbers of simulated audits. Audits with several canaries per run are slower.
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
-_SEED = 0  # of the simulated audits
+_SEED = 0  # for the simulated audits
 flags.DEFINE_float("epsilon", None, "True epsilon. Default: the upper bound from accounting.")
-# Bounds choose a threshold on one of the two runs in each world, and test it on the other.
+# At least 4 runs: in each world, a bound needs one run to choose a threshold and another to test it.
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.", 4, 10**8)
 flags.DEFINE_float("tightness", 0.9, "Find how many runs prove this fraction of the true epsilon.")
 flags.DEFINE_list(
@@ -58,10 +58,11 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the bounds and the duration to expect, or with --bug the runs that reject a false claim.
+    """Prints the expected bounds and duration, or with --bug the number of runs that reject a false claim.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles, and the number of runs whose mean bound is the fraction --tightness of the true epsilon.
+    and quantiles. It also prints the number of runs at which the mean bound is the fraction --tightness of
+    the true epsilon.
     """
     # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
@@ -71,7 +72,7 @@ def main() -> None:
         return
     validate(setting, FLAGS.runs)
 
-    law = laws.GAUSSIAN  # of the scores
+    law = laws.GAUSSIAN  # the distribution of the scores
     audits = _NUM_AUDITS
     if setting.canaries > 1:
         law = laws.INDEPENDENT_COINS
@@ -88,18 +89,17 @@ def main() -> None:
     )
     with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
-    search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it ..."
-    print(search, file=sys.stderr)
+    print(f"looking for the runs that prove {FLAGS.tightness:.0%} of it ...", file=sys.stderr)
     runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
-    need = f"over {planning.MAX_RUNS:,} runs"  # None: even these do not suffice
-    if runs_needed is not None:
+    need = f"over {planning.MAX_RUNS:,} runs"
+    if runs_needed is not None:  # None if MAX_RUNS runs are not sufficient
         need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
     method = planning.planned_method(setting.canaries)
     print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    time = _show_time(setting, FLAGS.runs)
-    print(f"{FLAGS.runs} runs of {setting.schedule.steps} steps: {time}, on two cores")
+    steps = setting.schedule.steps
+    print(f"{FLAGS.runs} runs of {steps} steps: {_show_time(setting, FLAGS.runs)}, on two cores")
 
 
 def _show_time(setting: Setting, runs: int) -> str:
@@ -109,7 +109,7 @@ def _show_time(setting: Setting, runs: int) -> str:
 
 
 def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
-    """Returns the table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
+    """Returns a table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
     records = []
@@ -137,11 +137,11 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 def _print_bugs(setting: Setting) -> None:
     """Prints the numbers of training runs that reject the claimed mu, for each factor in --bug.
 
-    A factor is the real noise divided by the claimed noise. The command simulates audits with ideal scores of
-    fresh directions. It prints the numbers of runs after which 50% and 90% of them reject the claim.
+    A factor is the actual noise divided by the claimed noise. The command simulates audits with ideal scores
+    of fresh directions. It prints the numbers of runs after which 50% and 90% of the audits reject the claim.
     """
     mu = make_claim(setting).gaussian_mu
-    assert mu is not None  # the batches are known, so the claim is Gaussian
+    assert mu is not None  # the adversary knows the batches, so the claim is Gaussian
     # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     records = []
@@ -153,15 +153,15 @@ def _print_bugs(setting: Setting) -> None:
         records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
-        "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
+        "(ideal scores; leave-one-out costs a few percent of mu if there are many canaries)",
     )
     print(format_table(records, right=("half of audits", "9 of 10"), before=title))
 
 
 def _find_true_epsilon(setting: Setting) -> float:
-    """Returns the true epsilon: --epsilon, or by default the accountant's at --delta.
+    """Returns the true epsilon: --epsilon, or by default the accountant's epsilon at --delta.
 
-    Raises InputError for flags out of range.
+    Raises InputError if a flag is out of range.
     """
     cli.level()
     require(

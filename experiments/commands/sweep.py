@@ -41,7 +41,7 @@ cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 def main() -> None:
     """Trains the missing cells of the chosen sweeps, or with --list only lists the sweeps.
 
-    If cells fail, it trains the others and then raises InputError.
+    If some cells fail, it trains the others and then raises InputError.
     """
     names = FLAGS.name
     if FLAGS.list and not names:
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table of sweeps: the numbers of cells and finished cells, and the estimated minutes."""
+    """Returns a table of sweeps with the numbers of cells and finished cells, and the estimated minutes."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)

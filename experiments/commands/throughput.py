@@ -4,9 +4,9 @@
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
-All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is that of `audit`,
-or 8 for resnet18. A round times every engine once, and ratios compare times of the same round. Our engine
-trains as in `audit`, with insertions. jax_privacy and torch_func use all cores. Opacus runs one
+All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is the default of
+`audit`, or 8 for resnet18. A round times every engine once, and ratios compare rates of the same round. Our
+engine trains as `audit` does, with insertions. jax_privacy and torch_func use all cores. Opacus runs one
 single-threaded process per core.
 """
 

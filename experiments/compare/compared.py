@@ -19,6 +19,13 @@ MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_M
 _NUM_COORDINATES = 64  # canaries along coordinates in each run
 _NUM_DIRECTIONS = 32  # canaries along random directions in each run
 _MEASURED_ROUNDS = 2  # rounds that CANIFE measures
+ONE_SHOT = "one_shot"  # the adversary of the one-shot paper, with a single run
+_ONE_SHOT_METHODS = (
+    "one_shot_fitted",
+    "one_shot_equal_variance",
+    "one_run_guesses",
+    "one_run_gaussian",
+)
 FINAL = "final model"
 ALL = "every iterate"
 # The mechanism's fields with the same name in all settings, including CANIFE's.
@@ -64,7 +71,7 @@ class Compared:
         "Models that each have 32 random directions.", default=100, least=8, most=10**6
     )
     fresh_runs: int = described(
-        "Models with fresh directions, as many as with `audit --canaries=auto`.",
+        "Models with fresh directions, each with as many as `audit --canaries=auto` uses.",
         default=10,
         least=1,
         most=10**6,
@@ -78,13 +85,13 @@ class Compared:
     design_steps: int = described(
         "Optimization steps to design a CANIFE canary.", default=1000, least=1, most=10**6
     )
-    delta: float = described("delta of all values.", default=1e-5, above=0, below=1)
+    delta: float = described("delta of all results.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
     seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError if a field is out of range, also in CANIFE's setting."""
+    """Raises InputError if a field of `compared` or of CANIFE's setting is out of range."""
     require_fields(compared)
     read_strategy(compared.noise, compared.steps)  # raises InputError for an unknown strategy
     attacked = make_attacked(compared)
@@ -117,8 +124,7 @@ class TrainedMethod(NamedTuple):
     Attributes:
       name: The displayed name.
       runs: The number of models to train.
-      shown: The names of the bounds to show, in order. It is () for a single run with many canaries, which
-        shows all of its bounds and the estimates of its paper.
+      shown: The names of the bounds and estimates to show, in order.
       sees: The models that the method sees: FINAL or ALL.
       setting: The setting of its audit.
     """
@@ -133,12 +139,12 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
 
-    They differ in their canaries, and K is the number of canaries in a run. CANIFE is not in the list, since
-    it has its own training code.
+    They differ in their canaries; K is the number of canaries in a run. CANIFE is not in the list, since it
+    has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method that trains the mechanism `compared`; `fields` are its setting's other fields."""
+        """Returns a method that trains the mechanism `compared`; `fields` complete its setting."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,
@@ -150,8 +156,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         sees = ALL if fields.get("observe") == "all" else FINAL
         return TrainedMethod(name, runs, shown, sees, setting)
 
-    # The one-shot methods show all bounds (see `TrainedMethod.shown`).
-    one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
+    one_run = {"adversary": ONE_SHOT, "canaries": compared.one_run_canaries}
     return [
         make(
             "fresh directions",
@@ -180,6 +185,6 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             adversary="cots",
             canaries=_NUM_DIRECTIONS,
         ),
-        make("one-shot, final", runs=1, shown=(), observe="final", **one_run),
-        make("one-shot, all", runs=1, shown=(), observe="all", **one_run),
+        make("one-shot, final", 1, (*_ONE_SHOT_METHODS, "exact_null"), observe="final", **one_run),
+        make("one-shot, all", 1, _ONE_SHOT_METHODS, observe="all", **one_run),
     ]

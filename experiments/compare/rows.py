@@ -1,7 +1,7 @@
-"""Runs all methods, and shows their values in a table and a figure.
+"""Runs all methods and shows their bounds and estimates in a table and a figure.
 
-The bounds are the same as in the separate commands. CANIFE's values do not use amplification by sampling,
-since the mini-batches are known.
+The bounds are the same as in the separate commands. CANIFE's estimates do not use amplification by
+sampling, since the adversary knows the mini-batches.
 """
 
 import sys
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
-from audit.methods import one_shot
 from audit.methods.estimate import Bound
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most
@@ -29,6 +28,7 @@ from experiments.cells.work import Workplace
 from experiments.compare.compared import (
     ALL,
     FINAL,
+    ONE_SHOT,
     Compared,
     TrainedMethod,
     list_methods,
@@ -37,12 +37,11 @@ from experiments.compare.compared import (
 from experiments.sweeps.panels import draw_dot, draw_panels, take
 from experiments.sweeps.records import Record, field, select
 
-_PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
 ESTIMATE = "(no bound)"
 REJECTED = "REJECTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-# The words for the assumptions of bounds that are valid for any trade-off curve.
-_FREE = ("nothing", "fair coins", "fresh directions")
+# The displayed assumptions of the bounds that are valid for any trade-off curve.
+_ANY_CURVE = ("nothing", "fair coins", "fresh directions")
 _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
 (no bound): an estimate or a measurement. s: seconds; kept: already stored.
@@ -53,17 +52,17 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains all missing runs, and returns a record for each bound and estimate of each method.
+    """Trains all missing runs and returns a record for each bound and estimate of each method.
 
     It prints the name of each method on stderr.
 
     Returns:
-      Records, first of methods that see only the final model. Fields: the method's name `method`; `sees`,
+      Records; methods that see only the final model come first. Fields: the method's name `method`; `sees`,
       FINAL or ALL; its number of models `runs`; the `seconds` of training, or None if all runs were stored;
-      the name `value` of a bound or an estimate; its `epsilon`; and `assumes`, the assumption of a bound,
-      REJECTED if the scores refute it, or ESTIMATE.
+      `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a bound's
+      assumption, REJECTED if the scores refute this assumption, or ESTIMATE for an estimate.
     """
-    # CANIFE only composes independent noise. We prepare it first, since it may reject the setting.
+    # CANIFE can only compose independent noise. We prepare it first, since it may reject the setting.
     includes_canife = compared.noise == INDEPENDENT
     if includes_canife:
         canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -78,7 +77,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
-    """Trains a method's missing runs, and returns its records (see `find_rows`), rejected bounds last."""
+    """Trains a method's missing runs and returns its records (see `find_rows`), with rejected bounds last."""
     level = Level(compared.delta, compared.confidence)
     dataset = place.data.load(compared.model)
     request = driver.make_request(method.setting, dataset, method.runs, level)
@@ -88,13 +87,16 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     if finished.trained is not None:
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
-    names = method.shown
-    if not names:  # the one-shot paper's single run with many canaries
+    if method.setting.adversary.name == ONE_SHOT:
+        # The usual conclusion does not use that scores are cosines with random directions. With the final
+        # model, left-out canaries' cosines have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
-        (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
-        names = (*_PUBLISHED, *(bound.method for bound in conclusion.bounds))
+        (conclusion,) = conclude_each_run(
+            finished.scores, dimension, law_holds=method.sees == FINAL, level=level
+        )
     rows = []
-    for finding in map(conclusion.finding, names):
+    for name in method.shown:
+        finding = conclusion.finding(name)
         assumes = ESTIMATE
         if isinstance(finding, Bound):
             assumes = finding.assumes.word if finding.holds else REJECTED
@@ -112,7 +114,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Measures CANIFE's missing rounds, and returns its two records (see `find_rows`).
+    """Measures CANIFE's missing rounds and returns its two records (see `find_rows`).
 
     Each measured round represents all rounds until the next measured one. The record "as published" follows
     the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
@@ -123,7 +125,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    # The generator measures a missing round at each step.
+    # The generator measures rounds as `list` consumes it.
     new_rounds = list(canife_training.measure_missing(attacked, split, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
@@ -146,9 +148,9 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
-    """Returns the table of the records of `find_rows`.
+    """Returns a table of the records of `find_rows`.
 
-    The accountant's epsilon `upper` is below the rows, and in a column of the CSV.
+    `upper` is the accountant's epsilon. It appears below the rows, and in its own column of the CSV.
     """
     columns = [
         field("method", "method", width=20, left=True),
@@ -171,12 +173,13 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
     after = ["-" * 80, upper_bound, notes]
     if any(row["assumes"] == REJECTED for row in rows):
         after.append(_REJECTED)
-    before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
     return Table(
         columns,
         rows,
         section=lambda row: _VIEWS[row["sees"]],
-        before=before,
+        before=[
+            f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"
+        ],
         after=after,
         gap=" ",
         rule=80,
@@ -184,7 +187,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
 
 
 def _show_epsilon(row: Record) -> str:
-    """Returns a record's epsilon as text. Bounds are rounded down, estimates to the nearest."""
+    """Returns a record's epsilon as text. Bounds are rounded down, and estimates to the nearest value."""
     epsilon = row["epsilon"]
     return f"{epsilon:.3f}" if row["assumes"] == ESTIMATE else at_least(epsilon)
 
@@ -220,7 +223,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
-        # The first records see the final model. The line is between the last of these and the next.
+        # Records for the final model come first. The line separates them from the others.
         split = len(select(rows, sees=FINAL)) - 0.5
         label = "below: methods that see every iterate"
         axis.axhline(split, color="0.7", lw=0.8, label=label)
@@ -230,11 +233,11 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 
 def _find_look(row: Record) -> tuple[str, str]:
-    """Returns the color of a record's dot, and its label in the legend."""
+    """Returns the color of a record's dot and its label in the legend."""
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
         return IN, "estimate, not a bound"
-    if row["assumes"] in _FREE:
+    if row["assumes"] in _ANY_CURVE:
         return FREE, "bound for any curve"
     return OUT, "bound under an assumption"

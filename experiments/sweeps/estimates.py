@@ -1,4 +1,4 @@
-"""Draws the figures of the hidden-state paper about trained models."""
+"""Draws the hidden-state paper's figures about trained models."""
 
 import math
 import textwrap
@@ -28,20 +28,20 @@ _ACCOUNTING = "upper bound (accounting)"
 # Distances on the horizontal axis, in units of the distance between neighbouring points.
 _MARK_DISTANCE = 0.18  # between the marks of two methods at one point
 _GROUP_GAP = 0.5  # added between points with different x
-_MAX_ACROSS = 8  # points in a row of panels; with more, each panel gets its own row
+_MAX_ACROSS = 8  # points in a row of panels; if there are more, each panel gets its own row
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
 _LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 def looks() -> dict[str, tuple[float, dict[str, Any]]]:
-    """Returns how to draw the epsilons of each method, by the method's name and in order from left to right.
+    """Returns how to draw each method's mark, by the method's name and in order from left to right.
 
-    The value is the horizontal distance of the method's mark from its point's middle, and the arguments of
-    `Axes.errorbar` for the mark.
+    A value is the mark's horizontal distance from the middle of its point, with the arguments of
+    `Axes.errorbar`.
     """
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
-    marks.sort(key=lambda named: named[1].place)  # the rank from left to right
+    marks.sort(key=lambda named: named[1].place)
     middle = (len(marks) - 1) / 2
     by_method = {}
     for i, (name, mark) in enumerate(marks):
@@ -62,10 +62,10 @@ def looks() -> dict[str, tuple[float, dict[str, Any]]]:
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of the points in all panels.
+    """Draws the epsilons of all points, panel by panel.
 
-    Each point shows the mean of each method's epsilons with the range over its seeds, the upper bound, and
-    the prediction, if any. Points with the same x are next to each other, one for each series.
+    A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
+    prediction, if any. Points with the same x are next to each other, one for each series.
 
     Args:
       title: The figure's title.
@@ -82,7 +82,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
     widest = max(map(len, by_panel.values()))  # the most points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
-    # Of a panel, in inches: 0.9 for each point and 0.6 for the edges. The heading needs 5.8 in total.
+    # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
     width = max(0.9 * widest + 0.6, 5.8 / across)
     figure = draw_panels(
         _make_heading(title, points, width * across),
@@ -92,8 +92,8 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         ylabel=f"epsilon at delta {show_level(delta)}",
         sharey=True,
     )
-    # Intervals may be far higher than the marks, so the marks decide the limits of the shared axis.
-    epsilons = [0.1]
+    # Intervals may extend far above the marks, so they do not affect the limits of the shared axis.
+    epsilons = [0.1]  # the smallest range of the axis
     for point in points:
         epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
         for method in looks():
@@ -107,13 +107,8 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: float) -> None:
     """Draws the points of a panel from left to right.
 
-    The name of its series is below each point, and the value of x above each group of points with this x.
-
-    Args:
-      axis: The panel.
-      points: The points, sorted by x.
-      x: The horizontal axis, or None if points have no x.
-      delta: The delta of all epsilons.
+    A point has its series' name below it. A group of points with the same x has the value of x above it.
+    `points` are sorted by x. `x` is None if points have no x.
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
@@ -147,15 +142,14 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
 def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None:
     """Draws the epsilons of a point.
 
-    It draws the prediction (n insertions, one every k steps) and the accountant's upper bound as horizontal
-    bars, and a mark for each method in `looks`. A mark is the mean over the point's seeds, with an error bar
-    from the smallest to the largest. A single seed has no error bars. It has a vertical bar instead, the
-    two-sided interval for normal scores.
+    The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
+    Each method in `looks` has a mark at the mean over the point's seeds, with an error bar from the smallest
+    epsilon to the largest. A single seed has no error bars, but a vertical bar that shows the two-sided
+    interval for normal scores.
 
     Args:
       axis: The panel.
-      position: The point's position on the horizontal axis. Neighbouring points have the distance 1, and bars
-        leave a gap between them.
+      position: The point's position on the horizontal axis. Neighbouring points are 1 apart.
       point: The point.
       delta: The delta of all epsilons.
     """
@@ -194,9 +188,9 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    A point has a row of two panels. The first shows error rates. The second shows their normal deviates, on
-    which Gaussian curves are straight lines. Both also show the curve's confidence band, and the Gaussian
-    curves of the lower bound on mu, the predicted mu and the upper bound on mu, if known.
+    A point has a row of two panels. The first shows error rates. The second shows their normal deviates, so
+    Gaussian curves become straight lines. Both panels also show the curve's confidence band, and the Gaussian
+    curves for the lower bound on mu, the predicted mu and the upper bound on mu, if known.
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
@@ -206,7 +200,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
         axis.set(xlim=(0, 1), ylim=(0, 1))
 
     def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the same curve on normal deviates."""
+        """Draws the same curve with normal deviates on both axes."""
         audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
         axis.set_title("on normal deviates")
 
@@ -221,9 +215,9 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    All profiles are those of Gaussian DP with some mu. Each point has one profile for the lower bound on mu
-    from `if_gaussian`, averaged over the seeds, and one for its predicted mu, if it has one. The figure also
-    has the profile of the largest upper bound on mu, and a horizontal line at `delta`.
+    Every profile is that of mu-GDP for some mu. A point has one profile for the lower bound on mu from
+    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has the
+    profile for the largest upper bound on mu, and a horizontal line at `delta`.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
@@ -237,7 +231,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         """Draws all profiles on one axis."""
         draw_profile(axis, largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
-            # A bound without mu does not prove any leakage.
+            # A bound has no mu if it proves no leakage.
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
             label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
             draw_profile(axis, mu, label, color=color, ls="--")
@@ -252,9 +246,9 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
-    """Returns a figure's title, and a line with the largest numbers of seeds and runs.
+    """Returns a figure's title and a line with the largest numbers of seeds and runs.
 
-    `width` is the width of the panels in inches, which decides where lines break.
+    Lines break to fit `width`, the total width of the panels in inches.
     """
     runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)

@@ -1,4 +1,4 @@
-"""Draws figures with several panels, a title above and a common legend below."""
+"""Draws figures with several panels, a title above them and a common legend below."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,11 +26,11 @@ def draw_panels(
     legend_columns: int = 2,
     **options: Any,
 ) -> Figure:
-    """Draws a figure with rows of panels, a title above and one legend for all panels below.
+    """Draws a figure with rows of panels, a title above them and a common legend below.
 
     Args:
       title: The figure's title.
-      panels: For each panel's title, a function that draws the panel on the axis it gets.
+      panels: Maps each panel's title to a function that draws the panel on the given axis.
       size: The width and height of a panel in inches.
       across: The largest number of panels in a row.
       ylabel: The label of each row's vertical axis.
@@ -40,7 +40,7 @@ def draw_panels(
     columns = min(len(panels), across)
     rows = math.ceil(len(panels) / columns)
     width, height = size
-    # Titles need a width of 5.8 inches. The title and the legend need a height of 1.3 inches.
+    # The title needs a width of 5.8 inches. The title and the legend need 1.3 inches of height.
     figsize = (max(width * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)
@@ -66,12 +66,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' field `panel`.
 
-    Args:
-      records: The records of all panels.
-      title: The figure's title.
-      draw: Draws one panel, in a call draw(axis, records=the panel's records).
-      *args: Further arguments of `draw_panels`, after the panels.
-      **options: Keyword arguments of `draw_panels`.
+    A call draw(axis, records=the panel's records) draws a panel. `args` are the arguments of `draw_panels`
+    after the panels, and `options` are its keyword arguments.
     """
     panels = {}
     for record in records:
@@ -81,7 +77,7 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with each label once. It has one column if it would be too wide."""
+    """Adds a legend below the panels, with each label once. If it is too wide, it gets a single column."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -98,15 +94,15 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 def plot_lines(
     axis: Axes, records: Any, looks: Mapping[str, tuple[str, str, str]], **options: Any
 ) -> None:
-    """Plots several fields of records over their field `x`.
+    """Plots several fields of records against their field `x`.
 
     A field `name` has error bars if the records have the field `name_error`, the standard error.
 
     Args:
       axis: The axis.
       records: The records, or a mapping from each field to an array of its values.
-      looks: For each field, its label, its color, and matplotlib's format of marker and line, such as "o--".
-        Fields without values are skipped.
+      looks: Maps each field to its label, its color, and matplotlib's format for marker and line, such as
+        "o--". Fields without values are skipped.
       **options: Arguments of `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
@@ -122,16 +118,10 @@ def plot_lines(
 def draw_dot(
     axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value as a dot. A value beyond the end of the horizontal axis becomes an arrow there.
+    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it is beyond this end.
 
-    Args:
-      axis: The axis.
-      place: The dot's position on the vertical axis.
-      value: The dot's position on the horizontal axis.
-      edge: The end of the horizontal axis.
-      color: The dot's color.
-      is_filled: If False, only the dot's outline is drawn.
-      label: The label in the legend.
+    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. If `is_filled`
+    is False, only the outline is drawn.
     """
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"
@@ -139,5 +129,5 @@ def draw_dot(
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:
-    """Returns the values of a field in n records, of shape (n,), with NaN for records without it."""
+    """Returns a field's values in n records, of shape (n,); NaN for records that do not have the field."""
     return np.array([record.get(name) for record in records], np.float64)

@@ -1,6 +1,6 @@
-"""The points of a figure, and the table that compares them with the claims of a paper.
+"""The points of a figure, and the table that compares them with a paper's claims.
 
-A point has the audits of all seeds, and the conclusions from the audits that are stored.
+A point has the audits of all seeds, and the conclusions from the stored audits.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class Evidence(NamedTuple):
     Attributes:
       held: The contents of the store.
       audits: The conclusions from its stored audits.
-      levels: The delta and confidence of these conclusions.
+      levels: The delta and the confidence of these conclusions.
     """
 
     held: Holdings
@@ -56,14 +56,14 @@ class Evidence(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One place of a figure.
+    """A position in a figure.
 
     Attributes:
       panel: The title of its panel.
       series: The label of its series.
       x: Its value on the horizontal axis.
-      cells: The audits at this place, one for each seed.
-      conclusions: The conclusions from the stored audits, in the order of their seeds.
+      cells: The audits at this position, one for each seed.
+      conclusions: The conclusions from the stored audits, ordered by seed.
     """
 
     panel: str
@@ -73,30 +73,29 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def find_method(self, name: str) -> Method | None:
-        """Returns the method that this point's audits use instead of `name`, or None if there is none.
+        """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
 
-        `name` is a method for runs with one canary, and such audits use it themselves. Audits with several
-        canaries per run use the counterpart for them. Audits of fresh directions only have a counterpart of
-        `assumption_free`.
+        `name` is a method for runs with one canary, and audits with one canary use this method itself. Fresh
+        directions only have a counterpart of `assumption_free`.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
             return estimate.METHODS[name]
-        if not conclusion.law_is_known:
+        if not conclusion.law_is_known:  # several canaries in a run, but not fresh directions
             return lifted.counterpart(name)
         if name == ASSUMPTION_FREE:
             return exact_null.METHODS[exact_null.EXACT_NULL]
         return None
 
     def findings(self, name: str) -> list[Finding]:
-        """Returns each stored seed's bound or estimate by `find_method(name)`, or [] if that is None."""
+        """Returns each stored seed's bound or estimate by `find_method(name)`; [] without such a method."""
         method = self.find_method(name)
         if method is None:
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
     def spread(self, name: str) -> tuple[float, float, float]:
-        """Returns the mean, smallest and largest epsilon of `findings(name)`, or NaN if there are none."""
+        """Returns the mean, smallest and largest epsilon of `findings(name)`; NaN if this list is empty."""
         epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
         return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
@@ -104,7 +103,7 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). The interval is NaN for fresh directions, whose scores are not normal.
+        (`normal_scores`). For fresh directions, both ends are NaN because scores are not normal.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:
@@ -113,7 +112,7 @@ class Point(NamedTuple):
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
         else:
-            # Evidence of several runs is a `Design`, which the type checker does not know.
+            # The type checker does not know that the evidence of several runs is a `Design`.
             design = cast(Design, conclusion.evidence)
             ends = normal_scores.mu_interval_of_runs(design, confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
@@ -126,7 +125,7 @@ class Point(NamedTuple):
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted mu, or None if there is no formula for the setting.
+        """Returns the predicted mu, or None for a setting without a formula.
 
         The prediction is correct if genuine gradients do not interfere with the canary
         (`audit.conclusions.concluded.predicted_mu`).
@@ -134,7 +133,7 @@ class Point(NamedTuple):
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon of the predicted mu at delta, or None if it has no prediction."""
+        """Returns the epsilon of the predicted mu at delta, or None without a predicted mu."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
@@ -142,7 +141,8 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    It reports scores that it cannot read or that do not allow a conclusion on stderr, and leaves them out.
+    If an audit's scores cannot be read or do not allow a conclusion, it prints the error on stderr and leaves
+    out the audit.
     """
     conclusions = {}
     # Cells of several figures may share an audit, so each audit is concluded only once.
@@ -159,7 +159,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    `by_setting` has the conclusions. A point skips missing conclusions, and may have none.
+    `by_setting` has the conclusions. Points leave out missing conclusions.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -177,11 +177,7 @@ def make_rows(
 ) -> Iterator[Record]:
     """Yields the record of each point, with the fields of `make_table`.
 
-    Args:
-      sweep: The sweep of the points.
-      points: The points, each with at least one conclusion.
-      claims: The paper's claims.
-      delta: The delta of predicted epsilons.
+    Each point must have a conclusion. `delta` is the delta of predicted epsilons.
     """
     for point in points:
         cells = point.cells
@@ -214,20 +210,22 @@ def make_rows(
             interval_low, interval_high = point.interval()
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
-            shown = point.find_method(name)
+            counterpart = point.find_method(name)
             mean, _, _ = point.spread(name)
             # A counterpart with other assumptions gets its own column.
-            if shown is not None and shown.assumes != method.assumes:
-                name = shown.name
+            if counterpart is not None and counterpart.assumes != method.assumes:
+                name = counterpart.name
             row.setdefault(name, mean)
-        for x in (None, point.x):  # None for a claim about every x
-            claim = claims.get((sweep.name, point.series, x), ())
-            row |= dict(zip(("paper_says", "paper_section"), claim, strict=False))
+        for x in (None, point.x):  # a claim about this x replaces one about every x
+            claim = claims.get((sweep.name, point.series, x))
+            if claim is not None:
+                says, section = claim
+                row |= {"paper_says": says, "paper_section": section}
         yield row
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns the table of at least one row of `make_rows`. Its CSV has more columns than its text.
+    """Returns a table of the rows of `make_rows`, at least one. Its CSV has more columns than its text.
 
     `level` is the delta and the confidence of all bounds.
     """
@@ -249,7 +247,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
-    # The remaining fields are other bounds, which depend on the audits.
+    # The remaining fields are other bounds. They differ between kinds of audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
     return Table(

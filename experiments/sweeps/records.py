@@ -1,4 +1,4 @@
-"""Tables of records. A record maps the names of fields to the values of a row. A column shows one field."""
+"""Tables of records. A record is a row: it maps names of fields to values. A column shows one field."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +20,11 @@ def field(
     """Returns the `Column` that shows a field.
 
     Args:
-      name: The name of the field, and of the column in CSV.
-      head: The column's name in text, or None for a column only in CSV.
+      name: The name of the field and of the CSV column.
+      head: The heading in text, or None for a column only in CSV.
       show: A function from a value to its text, or a format specification such as ".2f".
       width: The column's width, or 0 for the width of its widest cell.
-      **options: Further fields of `Column`, such as left=True.
+      **options: Other fields of `Column`, such as left=True.
     """
     if isinstance(show, str):
         show = number(show)
@@ -32,7 +32,7 @@ def field(
 
 
 def text_field(name: str, head: str, width: int) -> Column:
-    """Returns a column of this width that is only in text and not in CSV."""
+    """Returns a column of this width that appears only in text, not in CSV."""
     return field(name, head, width=width)._replace(key=None)
 
 
@@ -51,7 +51,7 @@ def own_table(
       columns: The columns from left to right.
       records: The rows.
       after: The lines below the table.
-      section: The field with the heading of a record's section. Without a field, there is one section.
+      section: The field with the heading of a record's section, or "" for a single section.
       gap: The text between two columns.
     """
     table = Table(
@@ -67,10 +67,10 @@ def own_table(
 
 
 def select(records: Records, **values: Any) -> list[Record]:
-    """Returns the records whose fields have these values, as in select(records, k=5)."""
+    """Returns the records that have these values, as in select(records, k=5)."""
     return [record for record in records if values.items() <= record.items()]
 
 
 def make_csv(records: Records) -> bytes:
-    """Returns at least one record as CSV, with a column for each field of the first."""
+    """Formats records, at least one, as CSV, with a column for each field of the first record."""
     return Table(list(map(field, records[0])), records).csv()

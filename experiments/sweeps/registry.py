@@ -28,11 +28,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figure and table from its stored cells, by `draw` in the paper's module `figures`.
+    """Draws a sweep's figure and table from its stored cells, with `draw` of the paper's module `figures`.
 
-    The function imports this module late, since the module loads matplotlib.
+    This module is imported only here, because it loads matplotlib.
     """
-    # A sweep has the same name at each scale. We search the smallest scale, which has the fewest cells.
+    # Sweeps have the same names at all scales. We search the smallest scale, which has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
@@ -40,9 +40,9 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps with these names at the given scale. The names ["all"] mean all sweeps with cells.
+    """Returns the sweeps with these names at the given scale; ["all"] selects all sweeps with cells.
 
-    Raises InputError if a name is unknown, or if there are no names.
+    Raises InputError if a name is unknown or the list is empty.
     """
     all_sweeps = sweeps(scale)
     if names == ["all"]:

@@ -20,13 +20,13 @@ class Axis(NamedTuple):
     symbol: str
 
 
-# Maps (the sweep's name, the series, x) to the paper's claim in short, and the section that makes it. x is
+# Maps (the sweep's name, the series, x) to a summary of the paper's claim and the section that makes it. x is
 # None for a claim about every x. A "tight" lower bound matches the accountant's upper bound.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):
-    """A sweep's custom table, as text of 80 columns and as CSV."""
+    """A sweep's custom table, as text with 80 columns and as CSV."""
 
     text: str
     csv: bytes
@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
     """The figure and table of a sweep.
 
     Attributes:
-      figure: The figure, or None if the sweep has none or too few cells are stored.
+      figure: The figure, or None if the sweep does not have one or too few cells are stored.
       missing: The number of cells that are not stored.
       rows: The sweep's rows of the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.
