@@ -22,8 +22,8 @@ from audit.written import at_most, write_json
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
-_SEARCH_STEP = math.log(1.5)  # of the search for a noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # relative
+_SEARCH_STEP = math.log(1.5)  # in log sigma, of the search for a noise multiplier
+_SIGMA_TOLERANCE = 1e-5  # in log sigma
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with these steps; None if there are no such steps.
+      tail: the bound with these steps; None if there are none.
       assumes: the assumptions of both bounds.
     """
 
@@ -73,7 +73,7 @@ class SamplerClaim:
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
-      yours: False for a sampler to compare with.
+      yours: True for your sampler, False for Poisson sampling as a comparison.
     """
 
     sampler: str
@@ -88,7 +88,7 @@ class SamplerClaims:
     """The claims for a sampler and for Poisson sampling.
 
     Attributes:
-      noise_multiplier: sigma, of all rows.
+      noise_multiplier: sigma, the same in all rows.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       neighbours: the neighbouring relation.
@@ -113,14 +113,14 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """Accounting functions and texts for a sampler.
+    """A sampler's accounting functions and texts.
 
     Attributes:
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
         who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
       advice: the condition of the claim; if empty, `_advise_changes` gives advice.
-      unseen: the information that must be secret for a valid bound on the last model.
+      unseen: the information that must stay secret for the bound on the last model to be valid.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -150,9 +150,9 @@ def sampler_claims(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
       epochs: the number of epochs.
-      lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps; by
+      lipschitz: the Lipschitz constant of a step: a number, or one for each of the batches * epochs steps; by
         default 1.
-      tail: the number of steps at the end that add noise but no gradient.
+      tail: the number of noise-only steps at the end.
       delta: the delta of epsilon.
 
     Returns:
@@ -216,7 +216,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
     """
-    epsilon = number("claim", epsilon, float)
+    epsilon = number("claim", epsilon, float)  # the flag is --claim
     require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
     delta = _check_training(batches, epochs, delta)
 
@@ -224,7 +224,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We go down from sigma = 1 until the leakage is too large, and then up again.
+    # We lower log sigma from 0 until the leakage is too large, and then raise it until it is small enough.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -272,8 +272,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It composes all steps with half of sigma, because an example may replace another and change the sum by up
-    to 2 C.
+    It composes all steps with half of sigma, because an example may replace another in the batch, which
+    changes the sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -310,7 +310,7 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    The advised noise is enough for any order of batches: training that uses an example once per epoch is
+    The advised noise suffices for any order of batches: training that uses an example once per epoch is
     mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
