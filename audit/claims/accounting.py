@@ -48,14 +48,13 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
 
-    The composition is equivalent to a single Gaussian mechanism whose noise multiplier is smaller by the
-    factor sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018), which is
-    infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition is equivalent to a single Gaussian mechanism with noise multiplier
+    noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It
+    is infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
       insertions: The number of steps.
-      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range.
@@ -79,12 +78,11 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     `counts_sampling` is True.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
-    multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, which keeps the computation to seconds.
-    So the bound is loose if epsilon or a step's privacy losses are not much larger than 1e-4.
+    multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound
+    is loose if epsilon or a step's privacy losses are not much larger than 1e-4.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
-      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.
@@ -114,7 +112,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if the accountant takes the sampling of steps into account, False if it ignores it."""
+    """Returns True if the accountant uses the steps' sampling rate, False if it ignores it."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 

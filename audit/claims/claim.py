@@ -36,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# The epsilons whose deltas bound the power of tests against sampled mechanisms.
+# At these epsilons, deltas bound the power of tests against sampled mechanisms.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields in `__post_init__`, where a frozen dataclass does not allow assignments."""
+        """Sets fields, since a frozen dataclass does not allow assignments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -162,12 +162,10 @@ class EpsilonDelta(Claim):
         """Returns the largest power of a test at false-positive rates alpha, in their shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
-        2015). The first bound comes from the event that the test rejects, the second from the event that it
-        does not, with the two data sets exchanged.
+        2015). The first bound is for the event that the test rejects, the second for the event that it does
+        not, with the data sets exchanged.
         """
-        epsilons = np.array([self.stated_epsilon])
-        deltas = np.array([self.stated_delta])
-        return _power_of_pairs(_check_rates(alpha), epsilons, deltas)
+        return _power_of_pairs(_check_rates(alpha), self.stated_epsilon, self.stated_delta)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,11 +177,10 @@ class DpSgd(Claim):
       insertions: The number of steps that may insert the canary.
       sampling_rate: The probability that such a step inserts the canary (Poisson sampling); 1 if the
         adversary knows the batches.
-      k: The number of steps in a period; one of them inserts the canary. Requires `lipschitz`.
-      insert: The step of a period that inserts the canary: "last", "first", or a number from 1 to k. Requires
-        `lipschitz`.
+      k: The number of steps in a period; one of them inserts the canary.
+      insert: The step of a period that inserts the canary: "last", "first", or a number from 1 to k.
       lipschitz: The Lipschitz constant of a step without the canary and noise, as a map from one model to the
-        next: a number, or one for each step. `last_model` requires it.
+        next: a number, or one for each step. `last_model`, `k` and `insert` require it.
 
     Raises InputError for values out of range.
 
@@ -283,8 +280,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of a test at false-positive rates alpha, in their shape.
 
-        The composition of epochs, which is mu-GDP, gives a first bound. For noise multipliers of at least
-        0.1, the (epsilon, delta) pairs of `account_allocation` give another, and we return the smaller.
+        It is the power of the composition of epochs, which is mu-GDP. For noise multipliers of at least 0.1,
+        it is at most the power that the (epsilon, delta) pairs of `account_allocation` allow.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -312,18 +309,18 @@ def _sampled_deltas(steps: Composition) -> Array:
 def _gaussian_power(rates: Array, mu: float) -> Array:
     """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
     if math.isinf(mu):
-        return np.ones_like(rates)  # also at a rate of 0, where the sum would be NaN
+        return np.ones_like(rates)  # the formula would give NaN at 0
     return special.ndtr(special.ndtri(rates) + mu)
 
 
-def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
+def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
     """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
 
     It is the smallest power over the guarantees (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
-    and `deltas` have the shape (P,).
+    and `deltas` are numbers or have the shape (P,).
     """
     alpha = rates[..., None]  # the last axis is for the guarantees
-    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by 1, a valid bound.
+    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by the bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -52,8 +52,7 @@ class Periods(NamedTuple):
     """The schedule of insertions, and the Lipschitz constants of steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step (without the canary and noise): a number, or one for each
-        step.
+      lipschitz: The Lipschitz constant of a step without canary and noise: a number, or one for each step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
     """
@@ -149,7 +148,7 @@ def hidden_state_bound(
         # Linear maps with the slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
-    in_noise = np.zeros(steps)  # a_t / n_t; earlier steps than `first` have no payment
+    in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
@@ -250,7 +249,7 @@ def make_hidden_state(
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
-    if np.any(constants != 1):  # `stretch_more` does not change a constant of 1
+    if np.any(constants != 1):  # `stretch_more` leaves 1 unchanged
         for factor in margins:
             wider = periods._replace(lipschitz=stretch_more(constants, factor))
             margins[factor] = compute(wider)
@@ -345,7 +344,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block. The log slope is the difference of the logs.
+    # The first point, log sum and log weight of each block. Their difference is the log slope.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks:

@@ -33,21 +33,19 @@ _FAR = 40.0  # how far we search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger of two epsilons, for adding and for removing the canary. They compare noise
-    N(0, T sigma^2) with this noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
+    It is the larger epsilon of adding and of removing the canary, between noise N(0, T sigma^2) and this
+    noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
 
     Args:
-      composition: sigma, n and q: the noise multiplier, the number of insertions and the sampling rate.
+      composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
       steps: T, at least n.
-      delta: The delta of epsilon.
     """
     sigma, n, rate = composition
     mu = accounting.mu_upper_bound(sigma, n)
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. At least a count of 1 stays: with 0 only, the canary would
-    # have no effect.
+    # We drop insertion counts in negligible tails. A count of 1 stays, since the canary must have an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -95,7 +93,7 @@ def _compute_epsilon(
             log_excess = conversions.log_difference(log_q, log_p - log_ratio)
         return max(float(log_excess), -1e6) - math.log(delta)
 
-    # The threshold at which both densities are equal gives epsilon 0. Each term of the density ratio,
+    # A threshold at which both densities are equal gives epsilon 0. Each term of the density ratio,
     # exp(c (x - c / 2) / deviation^2) for a count c, is at most 1 at the lower end of the search, and at
     # least 1 at the upper end.
     equal = scipy.optimize.brentq(

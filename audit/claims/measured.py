@@ -1,4 +1,4 @@
-"""Values of the flag for measured Lipschitz constants. This file imports nothing, so help is fast."""
+"""Values of the flag for measured Lipschitz constants. Without imports here, help is fast."""
 
 MEASURED = "measured"  # also the word in tables
 UNMEASURED = "none"

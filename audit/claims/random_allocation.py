@@ -59,16 +59,13 @@ def account_allocation(
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
     The adversary sees all models. The density ratio X, the mean of b independent terms (see the module's
-    docstring), gives an epoch's privacy loss. Composition gives the privacy loss of all epochs.
+    docstring), gives the privacy loss of an epoch, and composition the loss of all epochs.
 
     Args:
-      noise_multiplier: sigma.
       batches: b, the number of steps in an epoch, at least 1.
-      epochs: The number of epochs.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms according to the binary digits of b: for b = 5, the means of 1
-    # and of 4 terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, of 1 and of 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -93,12 +90,12 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # The cells' masses without the example, and with it. The second equal the first times the term's mean in
-    # the cell, since the term is the ratio between the densities.
+    # Masses of cells without and with the example. The second equal the first times the term's mean in the
+    # cell, since the term is a ratio of densities.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells whose mass underflows to 0, which lowers delta. To compensate, an upper bound counts
-    # their contribution to the mean in `beyond`.
+    # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
+    # contribution to the mean in `beyond`.
     is_kept = masses > 0
     if not pessimistic:
         is_kept &= masses_times_mean > 0
@@ -152,7 +149,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the points, and how much the mean decreases because atoms move from above the grid.
+      (m,) the masses of the points, and how much the mean decreases, since atoms move from above the grid.
     """
     last = len(grid) - 1
     places = np.searchsorted(grid, values, side="right") - 1
@@ -177,7 +174,7 @@ def _find_low(ratio: _Ratio) -> float:
 
 
 def _find_high(ratio: _Ratio) -> float:
-    """Returns the upper end of a grid: values above it contribute almost nothing to the mean."""
+    """Returns the upper end of a grid: a value such that larger values contribute little to the mean."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
     place = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
     return float(ratio.values[::-1][place])
@@ -198,8 +195,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * spacing, (first + 1) * spacing, ... The epochs' rounding errors add up. To
-    # limit their sum to 0.005, more epochs need a finer grid.
+    # The grid of log X is first * spacing, (first + 1) * spacing, ... Rounding errors of epochs add up, to at
+    # most 0.005, so more epochs need a finer grid.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     size = math.ceil(logs[-1] / spacing) + 2 - first
@@ -210,8 +207,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
         # With the example, the mass above the grid counts as an infinite loss. It is `beyond`, and also 1
-        # minus the other masses. If rounding makes them differ, the larger is safe. Without the example,
-        # -log X is infinite at X = 0.
+        # minus the other masses. If rounding makes them differ, the larger is safe. Without the example, the
+        # loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())
     else:
@@ -220,7 +217,7 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # dropped, which lowers delta too
 
-    # Without the example, the losses are -log X, in reverse order.
+    # The losses -log X are in reverse order.
     least_loss_out = -(first + size - 1)
     losses_in = pld_pmf.DensePLDPmf(spacing, first, masses_in, infinite_in, pessimistic)
     losses_out = pld_pmf.DensePLDPmf(

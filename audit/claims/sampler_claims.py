@@ -73,7 +73,7 @@ class SamplerClaim:
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
-      yours: True for your sampler, False for Poisson sampling as a comparison.
+      yours: False for Poisson sampling as a comparison.
     """
 
     sampler: str
@@ -120,7 +120,7 @@ class _Sampler(NamedTuple):
         who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
       advice: the condition of the claim; if empty, `_advise_changes` gives advice.
-      unseen: the information that must stay secret for the bound on the last model to be valid.
+      unseen: the information that must be secret for a valid bound on the last model.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -211,7 +211,7 @@ def sampler_claims(
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier for which Poisson batches leak at most epsilon at delta.
 
-    The relative precision is 1e-4. An epoch has at least 2 batches.
+    The relative precision is 1e-4.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -224,7 +224,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We lower log sigma from 0 until the leakage is too large, and then raise it until it is small enough.
+    # We lower log sigma until the leakage is too large, and then raise it until it is not.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -244,9 +244,9 @@ def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
     whole_number("batches", batches, 2, _MAX_STEPS)  # 1 batch per epoch would mean no sampling
     whole_number("epochs", epochs, 1, _MAX_STEPS)
-    is_short = batches * epochs <= _MAX_STEPS
     require(
-        is_short, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps"
+        batches * epochs <= _MAX_STEPS,
+        f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps",
     )
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
@@ -272,8 +272,7 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It composes all steps with half of sigma, because an example may replace another in the batch, which
-    changes the sum by up to 2 C.
+    It composes all steps with half of sigma: an example may replace another and change the sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (

@@ -53,15 +53,15 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model, for noise of standard deviation 1.
 
-    The weight W_t is the product of the Lipschitz constants after step t: later steps scale a shift at step t
-    by at most W_t. Steps count from 0.
+    Later steps scale a shift at step t by at most its weight W_t, the product of their Lipschitz constants.
+    Steps count from 0.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The first step whose shift can reach the last model: the last step with a Lipschitz constant of
-        0, or 0 if there is none.
+      first: The first step with a shift that can reach the last model: the last step with a Lipschitz
+        constant of 0, or 0 without one.
     """
 
     log_w: Array
@@ -109,7 +109,7 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # these multiply only shifts before `first`
-    # The sum of the log constants after each step; 0 for the last step.
+    # Sums of the log constants after each step.
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
@@ -127,8 +127,8 @@ def compute_order_mus(
     """Returns the mu (N,) of N orders. Given its order, the last model is mu-GDP if the noise is N(0, I).
 
     W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation, whose variance is the sum of W^2, hides this shift. mu equals the
-    mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    The noise up to the next participation, with variance sum of W^2, hides this shift. mu equals the mu of
+    `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
@@ -216,8 +216,7 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of a mixture of N mu-GDP mechanisms.
 
-    It is the epsilon at which the mechanisms' mean delta equals `delta`, rounded up. `mus` and
-    `probabilities` have the shape (N,).
+    At this epsilon, rounded up, the mechanisms' mean delta is `delta`. `mus` and `probabilities` are (N,).
     """
 
     def exceeds(epsilon: float) -> bool:
@@ -253,9 +252,6 @@ def bound_one_of_each_epoch(
     probability of at most ERROR.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
       max_enumerated: The maximum number of orders to enumerate, and of strata.
       simulated: The approximate number of orders to simulate; at least 50 in each stratum.
     """
@@ -300,10 +296,10 @@ def _mix_orders(
 
 
 class _Strata(NamedTuple):
-    """S strata, which are sets of orders. Each allows one interval of steps in each of the last L epochs.
+    """S strata: sets of orders that allow one interval of steps in each of the last L epochs.
 
     Attributes:
-      lows, highs: (S, L) each interval's first step, and the step after its last; 0 is an epoch's first step.
+      lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
       probabilities: (S,) the probability of each stratum.
     """
 
@@ -332,7 +328,7 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     lows = bounds[:-1]
     highs = bounds[1:]
 
-    # One interval for each of the last epochs. If last_epochs is 0, the only combination is empty.
+    # If last_epochs is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
@@ -343,14 +339,14 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
 
     For the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
-    increasing x_t for which the sum of (x_t W_t)^2 is 1. So mu rises with every W_t s_t, and also if a
+    increasing x_t such that the sum of (x_t W_t)^2 is 1. So mu rises with every W_t s_t, and also if a
     participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each
     epoch uses the last step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # We begin as if strata allowed all steps of every epoch, and then restrict the last epochs.
+    # At first all steps are allowed. The loop restricts the last epochs.
     last_steps = batches * np.arange(1, epochs + 1) - 1
     orders = np.tile(last_steps, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
@@ -373,13 +369,10 @@ def bound_poisson(
 
     If there are too many orders to enumerate, we simulate some. `_bound_simulated` needs an upper bound on
     mu. We use the mu of an order that is worse than nearly all others (`_find_latest_steps`), and reserve a
-    thousandth of `delta` for the exceptions. The bound is too low with a probability of at most ERROR.
+    thousandth of `delta` for the exceptions.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
-      simulated: The number of orders to simulate, rounded up to a multiple of 100,000.
+      simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
       rate: The probability that a step uses the example; by default 1 / batches.
     """
     sigma, batches, epochs, weights = schedule
@@ -394,7 +387,7 @@ def bound_poisson(
         probabilities = rate**counts * (1 - rate) ** (steps - counts)
         return _mix_orders(schedule, orders, probabilities, delta)
 
-    # An earlier step may have a larger W, so a participation counts with the largest W up to its step.
+    # Earlier steps may have a larger W, so a participation counts with the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -402,17 +395,17 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. The reserved part of delta covers orders with more than
-        # len(latest) participations.
+        # Gaps between participations are geometric. The reserved part of delta covers longer orders.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # steps count from 0
         orders[orders >= steps] = no_participation
         mus.append(compute_order_mus(weights, orders))
-    # The reserved part of delta also covers orders whose mu exceeds `worst`, so we may lower their mu.
+    # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
-    one_stratum = np.ones(1)
     remaining_delta = (1 - _RESERVED) * delta
-    epsilon = _bound_simulated(capped[:, None] / sigma, worst / sigma, one_stratum, remaining_delta)
+    # All orders are in a single stratum.
+    mus_in_stratum = capped[:, None] / sigma
+    epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No order has a larger mu than participation in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
     return MixtureBound(epsilon, ERROR, float(everywhere[0]) / sigma)
@@ -430,7 +423,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # We go backwards from the end of training. The last `shorter` steps already have len(latest)
-    # participations. If the next bound allows more, we add them in the latest steps before.
+    # participations. If the next bound allows more, they take the latest steps before.
     latest: list[int] = []
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
         end = steps - shorter
@@ -450,7 +443,6 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
       worst: (S,) upper bounds on the mu of each stratum's orders.
       probabilities: (S,) the probabilities of strata.
-      delta: The delta of epsilon.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
@@ -464,7 +456,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
         largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
-    # We do not test the last epsilon, at which even the deltas of `worst` are at most `delta`.
+    # The last epsilon needs no test: even the deltas of `worst` are at most `delta` there.
     first = bisect_left(range(_NUM_EPSILONS), True, key=is_bounded)
     return float(grid[first])
 
@@ -475,7 +467,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, where KL is the divergence
+    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for the KL divergence
     between two coins.
     """
     if largest == 0:

@@ -189,7 +189,7 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy whose S has the first column `values`, (n,), or is the matrix `values`, (T, T).
+    """Returns the strategy with these coefficients (n,), the first column of S, or with the matrix S (T, T).
 
     Raises InputError for other shapes and for values that do not make a strategy.
     """

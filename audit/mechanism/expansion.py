@@ -41,8 +41,7 @@ _MISSED = 0.003  # the probability that a random start hides a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
 # each is a separate call, which costs more.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the whole Jacobian, provided the model has at most
-# `_MAX_WHOLE_AFTERWARDS` parameters.
+# If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # parameters
@@ -61,7 +60,7 @@ Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
-    """The largest factor by which a step stretches distances at a model, and the direction.
+    """The largest stretch of distances by a step at a model, and its direction.
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
@@ -89,7 +88,7 @@ class Line(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """How much a step phi stretches a displacement u from x.
+    """The stretch of a displacement u from x by a step phi.
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
@@ -219,7 +218,7 @@ def _measure_slopes(
 def _measure_stretch(displacement: Array, change: Array) -> Array:
     """Returns |u + change| / |u| - 1 for a displacement u of shape (p,); 0 if u is 0.
 
-    With gain = |u + change|^2 / |u|^2 - 1, this is gain / (sqrt(1 + gain) + 1), which avoids cancellation.
+    With gain = |u + change|^2 / |u|^2 - 1, gain / (sqrt(1 + gain) + 1) avoids cancellation.
     """
     squared = displacement @ displacement
     is_apart = squared > 0
@@ -419,6 +418,6 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how far the secants' stretch exceeds that which derivatives allow; at most 0 if it does not."""
+    """Returns how far the secants' stretch exceeds the stretch that derivatives allow, else at most 0."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

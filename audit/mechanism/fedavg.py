@@ -112,8 +112,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.own` is a `Federated`. A canary stands for a client's update, so it
-    must not be an `Examples`.
+    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries are updates of clients, so they must
+    not be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -217,10 +217,9 @@ def cohort_sums(
 
     Args:
       choices, own: the settings and hyperparameters of DP-FedAvg.
-      theta: the model before the round, of shape (p,).
+      theta, data: the model before the round, (p,), and the data of `mechanism`.
       norm: C_t, the clipping norm.
-      data: the data of `mechanism`.
-      cohort: the indices of the clients, of shape (W,), padded with ABSENT.
+      cohort: the indices of the clients, (W,), padded with ABSENT.
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
@@ -285,9 +284,7 @@ def _local_update(
     """Returns a client's update, shape (p,): theta minus the model after local SGD; 0 for an absent client.
 
     Args:
-      choices: the DP-FedAvg settings.
-      theta: the model before the round, of shape (p,).
-      data: the data of `mechanism`.
+      choices, theta, data: the settings, the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
       steps: the number of SGD steps, at least those of this client. Further steps have no effect.
       rate: the learning rate.

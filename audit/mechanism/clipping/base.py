@@ -87,7 +87,7 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), of shape (p,). All gradients (B, p) are in memory."""
+        """Returns the clipped sum, of shape (p,). All gradients (B, p) are in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         separated = separate(theta, batch)  # for a limitation of JAX
         gradients = compute_gradients(theta, separated)
@@ -149,7 +149,7 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # The layers whose input all models of an ensemble share.
+        # The layers with an input that all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -187,7 +187,7 @@ def book_keeping(
         for path in gradients:
             gradient_squares = _row_sum(gradients[path] ** 2)
             input_squares = _row_sum(inputs[path] ** 2)
-            # The gradient of the kernel is the outer product with the input, and that of the bias with 1.
+            # The kernel's gradient is the outer product with the input, and the bias's with 1.
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
@@ -216,14 +216,12 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
 ) -> tuple[Array, dict[Path, Note]]:
-    """Applies a module whose layers a clipping strategy computes.
+    """Applies a module to x, with layers that a clipping strategy computes.
 
     Args:
-      module: the module.
-      params: its parameters.
-      x: its input.
-      compute: (a layer, its input) -> (its output, what the strategy notes for its backward pass); None to
-        let Flax compute the layer.
+      module, params, x: the module, its parameters and its input.
+      compute: (a layer, its input) -> (its output, the strategy's notes for its backward pass); None to let
+        Flax compute the layer.
 
     Returns:
       (the module's output, the strategy's notes by the layer's path).

@@ -208,9 +208,8 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     Forming an example's gradient takes L K O multiply-adds, and the Gram form takes L^2 (K + O).
 
     Args:
-      saved: the inputs of the product, (B, L, K) if channels are last, else (B, K, L).
-      gradients: the gradients at its output, (B, L, O) if channels are last, else (B, O, L).
-      channels_last: True if channels are last.
+      saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
+      gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
 
     Returns:
       The squared norms (B,), and a function that maps scales (B,) to the sum of the scaled gradients, as an

@@ -28,8 +28,8 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The maximum bytes that a model's layers store for a block. On a CPU, 1.25 MiB is the fastest of 0.6 to 2.5 MiB
-# for four ConvNets. For many parameters, we use a multiple of their bytes, which every block reads and writes.
+# The maximum bytes that a model's layers store for a block: on a CPU, the fastest of 0.6 to 2.5 MiB for four
+# ConvNets. For many parameters, it is a multiple of their bytes, since every block reads and writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
@@ -55,7 +55,7 @@ def unfolded_book_keeping(
     block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), of shape (p,), over the batch, block by block."""
+        """Returns the batch's clipped sum, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
         # The calls for one example give the layers' output shapes and the number of examples in a block.
