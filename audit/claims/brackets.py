@@ -119,7 +119,7 @@ def compute_shuffled_epsilon(
         # Each maps buckets to log probabilities; losses are log(upper / lower).
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
-        pessimistic_estimate=False,  # losses are rounded down
+        pessimistic_estimate=False,  # rounds down
         value_discretization_interval=1e-4,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses become infinite

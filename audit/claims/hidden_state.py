@@ -292,7 +292,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain mu.
+    """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
 
     W_t is the product of all c_j after t: later steps scale a shift at step t by at most W_t. The best
     payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
@@ -312,7 +312,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]  # sums of log c from the end
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
     # Each point of the regression is a shift, with the noise up to the next shift.
@@ -332,7 +332,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
     fractions = np.ones(len(s))
-    fractions[0] = 0.0  # both worlds are the same before the first shift
+    fractions[0] = 0.0  # before the first shift, the models are equal
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
         log_slopes = np.log(scaled_slopes) - log_scales
     fractions[starts[1:]] = np.exp(-np.diff(log_slopes))

@@ -88,7 +88,7 @@ class SamplerClaims:
     """The claims for a sampler and for Poisson sampling.
 
     Attributes:
-      noise_multiplier: sigma, the same in all rows.
+      noise_multiplier: sigma.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       neighbours: the neighbouring relation.
@@ -202,6 +202,7 @@ def sampler_claims(
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
+        # The bound on every model also bounds the last one.
         last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))

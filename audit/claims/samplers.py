@@ -108,7 +108,7 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     """
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # these multiply only shifts before `first`
+    constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
     # Sums of the log constants after each step.
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
     log_before = np.logaddexp.accumulate(2 * log_w)
@@ -403,8 +403,7 @@ def bound_poisson(
     # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
-    # All orders are in a single stratum.
-    mus_in_stratum = capped[:, None] / sigma
+    mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No order has a larger mu than participation in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])

@@ -188,7 +188,7 @@ class Directions(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Canaries that are examples, (K, ...) each. A step inserts their clipped gradients."""
+    """K canaries that are examples, (K, ...), with labels, (K, ...). A step inserts their clipped gradients."""
 
     features: Array
     labels: Array
@@ -274,9 +274,7 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries: the K canaries.
-      step: the number of the step, from 0.
-      theta: the model before the step, of shape (p,).
+      canaries, step, theta: the K canaries, the step from 0, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy, which only canaries that are examples need.

@@ -53,7 +53,7 @@ _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # places where we measure derivatives, without a secant's end
+_SLOPES_PER_SECANT = 4  # derivatives along a secant, without its end
 
 Vector = NDArray[np.float64]
 Stretches = TypeVar("Stretches", float, Vector)
@@ -171,9 +171,8 @@ def _on_lines(
 ) -> Array:
     """Measures stretches along lines through theta; returns one row for each line.
 
-    `measure_along` is `_measure_secants` or `_measure_slopes`, for a single line. `directions` (n, p) have
-    any length. A direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from
-    theta.
+    `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) have any length. A
+    direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
 
     def measure(direction: Array) -> Array:
@@ -345,7 +344,7 @@ def _find_largest_eigenvalue(
             if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
                 return values[0], known.T @ vectors[:, 0], True
         vector = product / length
-    # We raise the limit in steps of 10% until no eigenvalue can exceed it.
+    # We raise the limit, by a tenth of its distance from the eigenvalue found, until none can exceed it.
     while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
     return limit, known.T @ vectors[:, 0], False
