@@ -288,8 +288,7 @@ class RandomAllocation(Claim):
         composed = _gaussian_power(rates, mu)
         if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
             return composed
-        deltas = _allocation_deltas(self)
-        return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
+        return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, _allocation_deltas(self)))
 
 
 @functools.lru_cache

@@ -104,7 +104,7 @@ class HiddenState(NamedTuple):
         )
 
     def _describe_margin(self, factor: int) -> str:
-        """Returns words for the epsilon of a factor in `margins`: "9.1 if steps expand twice as much"."""
+        """Describes the epsilon of a factor in `margins`: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract

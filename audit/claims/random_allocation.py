@@ -71,7 +71,7 @@ def account_allocation(
     for digit in range(batches.bit_length()):
         if digit:
             doubled = _average(doubled, doubled, pessimistic)
-        if batches & doubled.terms:  # `doubled.terms` is a power of 2
+        if batches & doubled.terms:
             ratios.append(doubled)
     average = functools.partial(_average, pessimistic=pessimistic)
     return _find_losses(functools.reduce(average, ratios), epochs, pessimistic)

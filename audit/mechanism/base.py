@@ -188,7 +188,7 @@ class Directions(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """K canaries that are examples, (K, ...), with labels, (K, ...). A step inserts their clipped gradients."""
+    """Canaries that are examples (K, ...) with labels (K, ...). A step inserts their clipped gradients."""
 
     features: Array
     labels: Array

@@ -43,7 +43,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # All permutations together form a list of n = canaries * repetitions places. Place j belongs to round
+        # All permutations form a list of n = canaries * repetitions places. Place j belongs to round
         # j * rounds // n.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)

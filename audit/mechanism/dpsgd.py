@@ -6,7 +6,7 @@
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
 steps (`Coefficients`). b_k is 1 if canary k is present; if canaries are sampled, only in the steps that it
-joins. The weight decay lambda theta_t is not clipped. `optax.adamw` gets m_t without this term, and uses
+joins. The weight decay lambda theta_t is not clipped. Only `optax.adamw` gets m_t without this term, and
 lambda as its own decay.
 """
 

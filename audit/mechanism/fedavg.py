@@ -261,10 +261,10 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
-    rows = math.ceil(width / block) * block
-    missing = rows * devices - cohort.size
+    per_device = math.ceil(width / block) * block
+    missing = per_device * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
-    by_device = padded.reshape(rows, devices)
+    by_device = padded.reshape(per_device, devices)
     # The largest clients come first. To balance the work, every other row is dealt in reverse.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
