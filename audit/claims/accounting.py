@@ -89,7 +89,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """
     sigma, insertions, rate = composition
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
-    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
+    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)

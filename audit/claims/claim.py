@@ -144,8 +144,8 @@ class EpsilonDelta(Claim):
         """Validates and stores the values, under names that differ from the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
-        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
-        require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
+        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number of at least 0")
+        require(0 <= delta < 1, f"`delta={delta:g}`: give a number of at least 0 and below 1")
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class DpSgd(Claim):
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
         accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
-        require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
+        require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
         k = number("k", self.k, int)
         step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
         if self.lipschitz is None:

@@ -33,7 +33,7 @@ _FAR = 40.0  # how far we search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger epsilon of adding and of removing the canary, between noise N(0, T sigma^2) and this
+    It is the larger epsilon of adding and removing the canary. They compare noise N(0, T sigma^2) with this
     noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
 
     Args:

@@ -127,8 +127,8 @@ def compute_order_mus(
     """Returns the mu (N,) of N orders. Given its order, the last model is mu-GDP if the noise is N(0, I).
 
     W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation, with variance sum of W^2, hides this shift. mu equals the mu of
-    `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    The noise up to the next participation hides this shift; its variance is the sum of W^2. mu equals the mu
+    of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.

@@ -77,7 +77,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns the numerator [1], and a row of denominator coefficients for each step, (T, T).
+        """Returns coefficients as in `Toeplitz.stream`: the numerator [1], and the denominator (T, T).
 
         Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
         """
@@ -122,7 +122,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Appends to the name of a strategy's file a checksum of its content; returns other texts unchanged.
+    """Appends a checksum to the name of a strategy's file; returns other texts unchanged.
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
@@ -140,8 +140,8 @@ def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training with T = `steps` steps.
 
     Args:
-      text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) with the first column
-        of S, (n,), or the whole matrix, (T, T). The file name may end with a checksum (`pin_file`).
+      text: a name such as "bsr:16" (module's docstring), or a file (.npy, or text that numpy.loadtxt reads)
+        with the first column of S, (n,), or S, (T, T). Its name may end with a checksum (`pin_file`).
       steps: T.
 
     Raises:

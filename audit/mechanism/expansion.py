@@ -319,7 +319,7 @@ def _find_largest_eigenvalue(
       else (an upper bound, valid with probability 99.7%, the same vector, False).
     """
     squared_length = float(start @ start)
-    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
+    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
     basis = np.empty((max_iterations, len(start)))
     # In this basis, the matrix is tridiagonal.
     diagonal: list[float] = []

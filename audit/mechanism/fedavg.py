@@ -141,7 +141,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = state.step
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, state.theta, norm, mask)
-            # Canaries count as clipped, because the directions of one-shot audits are scaled to norm C_t.
+            # Canaries count as clipped, because directions are scaled to norm C_t.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
             after = _update_server(choices, hyper, state, norm, total, key)
