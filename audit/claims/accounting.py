@@ -118,7 +118,7 @@ def counts_sampling(steps: Composition) -> bool:
 
 
 def account_curve(steps: Composition) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
+    """Returns dp-accounting's accountant for Poisson-sampled steps, for delta at any epsilon.
 
     The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon that
     these steps would have at delta 1e-5 without sampling. `counts_sampling` must be True.
@@ -154,7 +154,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps; `grid` spaces the privacy losses."""
+    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` spaces the privacy losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 

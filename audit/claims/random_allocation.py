@@ -195,8 +195,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * spacing, (first + 1) * spacing, ... Rounding errors of epochs add up, to at
-    # most 0.005, so more epochs need a finer grid.
+    # The grid of log X is first * spacing, (first + 1) * spacing, ... The epochs' rounding errors add up to
+    # at most 0.005, so more epochs need a finer grid.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     size = math.ceil(logs[-1] / spacing) + 2 - first

@@ -277,8 +277,8 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
-        "composition of all steps; examples and largest_batch (audit.TruncatedPoisson) tighten it, "
-        "by dp-accounting"
+        "composition of all steps; with examples and largest_batch (audit.TruncatedPoisson), "
+        "dp-accounting gives a tighter bound"
     )
     return EveryModel(epsilon, accountant)
 

@@ -417,7 +417,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     uses each step with probability `rate`, exceeds any of the bounds with a probability of at most `dropped`.
     The result has the most and latest participations that all bounds allow.
     """
-    # The bounds are quantiles of binomial distributions. Each may fail with an equal part of `dropped`.
+    # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
@@ -445,7 +445,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` combines two bounds. Each may fail at each epsilon with an equal part of ERROR.
+    # ERROR is divided equally among all epsilons and the two bounds of `bound_mean`.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(index: int) -> bool:

@@ -219,7 +219,7 @@ class Canaries(NamedTuple):
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
       crafts_constant: True if craft returns the same canaries at every step and for every theta.
-      join: draws the canaries that join a step; None if all canaries that are in join every masked step.
+      join: draws the canaries that join a step; None if each that is in joins all steps of the mask.
     """
 
     craft: Callable[[Array, Array], Crafted]

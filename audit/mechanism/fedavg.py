@@ -39,7 +39,7 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# Folded into a round's key. The noise uses the same key for p entries, so they exceed any p.
+# Folded into a round's key. They exceed any p, since the noise uses this key with the counters below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) that a run's round keeps
@@ -71,7 +71,7 @@ class FedAvg(NamedTuple):
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
-      most_examples: the largest number of examples of any client.
+      most_examples: the largest number of examples of a client.
       block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.

@@ -13,13 +13,13 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# Folded into a step's key. The noise uses the same key for p entries, so they exceed any p.
+# Folded into a step's key. They exceed any p, since the noise uses this key with the counters below p.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, with independent coins (Poisson sampling).
+    """Draws which of K canaries join a step, by independent coin flips (Poisson sampling).
 
     `presence` (K,) is the sampling rate for a canary that is in, and 0 for a canary that is out. Returns an
     array (K,): 1.0 for a canary that joins the step, else 0.0.

@@ -258,7 +258,7 @@ def apply(
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns True if a layer computes exactly the function of Flax's class `kind`, in float32.
 
-    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may compute another.
+    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may differ.
     """
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)

@@ -69,8 +69,8 @@ def unfolded_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to the totals, by parameter; returns the factors of the other sums.
 
-            Adding a kernel's sum would read and write a kernel in every block. If a sum has factors, we stack
-            the factors of all blocks and multiply them at the end.
+            Adding kernels' sums would read and write whole kernels in every block. If a sum has factors, we
+            stack the factors of all blocks and multiply them at the end.
             """
             _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
