@@ -92,7 +92,7 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates, in the shape of alpha."""
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
@@ -159,7 +159,7 @@ class EpsilonDelta(Claim):
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates, in the shape of alpha.
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
         2015). The first bound is for the event that the test rejects, the second for the event that it does
@@ -236,7 +236,7 @@ class DpSgd(Claim):
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates, in the shape of alpha.
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
 
         Without sampling, it is Phi(Phi^-1(alpha) + mu). For sampled steps, it is an upper bound: the largest
         power that dp-accounting's deltas at a grid of epsilons allow.
@@ -278,7 +278,7 @@ class RandomAllocation(Claim):
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns an upper bound on the power of a test at false-positive rates, in the shape of alpha.
+        """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
 
         It is the power of the composition of epochs, which is mu-GDP. For noise multipliers of at least 0.1,
         it is at most the power that the (epsilon, delta) pairs of `account_allocation` allow.

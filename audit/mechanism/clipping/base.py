@@ -75,7 +75,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector * min(1, C / ||vector||) for a vector of shape (p,) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first. Otherwise its square might overflow or vanish in float32.
+    We divide by the largest entry first. Otherwise squares might overflow or vanish in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
