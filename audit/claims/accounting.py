@@ -18,8 +18,8 @@ FIRST = "first"
 LAST = "last"
 MAX_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers we ignore sampling
-# The spacing of privacy losses; below the noise multiplier _SMALL_NOISE, _RELATIVE_GRID times epsilon and at
-# least _MIN_COARSE_GRID.
+# The spacing of privacy losses. For noise multipliers below _SMALL_NOISE, it is _RELATIVE_GRID times epsilon,
+# and at least _MIN_COARSE_GRID.
 _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
@@ -48,14 +48,13 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
 
-    The composition equals a single Gaussian mechanism with a noise multiplier smaller by the factor
-    sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
-    noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition is equivalent to a single Gaussian mechanism with noise multiplier
+    noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It
+    is infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
       insertions: The number of steps.
-      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range.
@@ -63,10 +62,10 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     mu = mu_upper_bound(noise_multiplier, insertions)
     conversions.require_delta(delta)
     if mu == 0 or np.isinf(mu):
-        return mu
+        return mu  # epsilon is also 0 or infinite
     import dp_accounting  # slow to load
 
-    # With much noise dp-accounting takes the log of a probability that underflows to 0.
+    # For large noise, dp-accounting takes the log of a probability that underflows to 0.
     with np.errstate(divide="ignore"):
         return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta, tol=1e-10))
 
@@ -79,24 +78,24 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     `counts_sampling` is True.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
-    multipliers below 0.3 it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound is
-    loose if epsilon or the losses of a step are not much larger than 1e-4.
+    multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound
+    is loose if epsilon or a step's privacy losses are not much larger than 1e-4.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
-      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.
     """
     sigma, insertions, rate = composition
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
-    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
+    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
     # The spacing depends on epsilon, which is still unknown. The first grid assumes that epsilon is a
-    # hundredth of the bound without sampling. If it is smaller, we compute it again with a finer grid.
+    # hundredth of the bound without sampling or, for small noise, all of it. If it is smaller, we compute it
+    # again with a finer grid.
     first_grid = max(_GRID, 1e-7 * unsampled)
     relative_grid = 1e-5
     least_grid = _GRID
@@ -113,16 +112,16 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if the accountant uses the sampling of steps, and False if it ignores sampling."""
+    """Returns True if the accountant uses the steps' sampling rate, False if it ignores it."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
 
 def account_curve(steps: Composition) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
+    """Returns dp-accounting's accountant for Poisson-sampled steps, for delta at any epsilon.
 
-    The spacing of privacy losses is 1e-4; for noise multipliers below 0.3 it is 1e-4 times epsilon without
-    sampling at delta 1e-5. `counts_sampling` must be True.
+    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon that
+    these steps would have at delta 1e-5 without sampling. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -131,7 +130,7 @@ def account_curve(steps: Composition) -> "PLDAccountant":
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
+    """Returns the noise multiplier z' for the sum in a federated round that also releases a noisy count.
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
     z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count of clients with updates
@@ -142,7 +141,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
-      InputError: If the noise on the count is so small that the count exceeds the privacy cost of the round.
+      InputError: The noise on the count is so small that the count exceeds the round's privacy cost.
     """
     if noise_multiplier == 0:
         return 0.0
@@ -155,7 +154,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps; `grid` spaces the privacy losses."""
+    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` spaces the privacy losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -191,8 +190,8 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    More steps would need too many values. With more noise, the losses of a step, about 1 / noise_multiplier,
-    would be smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
+    More steps would need too many values. With more noise, a step's losses, about 1 / noise_multiplier, would
+    be smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
     """
     if not counts_sampling(steps):
         return
@@ -214,7 +213,7 @@ def insert_step(insert: str | int, k: int) -> int:
     """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
 
     Raises:
-      InputError: A k below 1, another word, or a number out of range.
+      InputError: k is below 1, or `insert` is another word or out of range.
     """
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert

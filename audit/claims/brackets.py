@@ -37,9 +37,9 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw such a step, and the adversary does not know it. The composition
-    of epochs, for an adversary who knows it, is another upper bound. It is the only bound for a noise
-    multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
+    Balls in bins and random allocation draw such a step, which the adversary does not know. The composition
+    of epochs, which assumes that the adversary knows it, is another upper bound. It is the only bound for a
+    noise multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -63,8 +63,8 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound is `compute_shuffled_epsilon`, or None if it is 0 or infinite. The upper bound is the
-    composition of epochs, for an adversary who also knows the order of examples.
+    The lower bound is `compute_shuffled_epsilon`, or None if that is 0 or infinite. The upper bound is the
+    composition of epochs, which assumes that the adversary also knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -80,9 +80,9 @@ def compute_shuffled_epsilon(
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
     It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
-    the example's gradient is C, and all other gradients are -C. So the sum of its batch is 2 C above the
-    other sums. Without the example, its gradient is 0, and this sum is only C above the others. The adversary
-    uses only the largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own
+    the example's gradient is C, and all other gradients are -C. So its batch's sum exceeds the other sums by
+    2 C. Without the example, its gradient is 0, and this sum exceeds the others by only C. The adversary uses
+    only the largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own
     shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 for a noise multiplier below 0.05, which makes privacy losses too large, and for a delta
@@ -93,16 +93,16 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any edges give a lower bound. These cover nearly all of the distribution of the largest sum, in units of
-    # C, relative to the mean of the other sums. The largest noise of an epoch is about
-    # sigma * sqrt(2 log(batches)), and seldom below -2 sigma.
+    # Any edges between buckets give a lower bound. These cover nearly all of the distribution of the largest
+    # sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is about
+    # sigma * sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
     def compute_log_masses(shift: float) -> Array:
         """Returns the log probability (edges + 1,) of each bucket for an epoch's largest noisy sum.
 
-        The sum of the example's batch has the mean `shift`, and the other sums have the mean 0.
+        The sum of the example's batch has mean `shift`, and the other sums have mean 0.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
@@ -119,7 +119,7 @@ def compute_shuffled_epsilon(
         # Each maps buckets to log probabilities; losses are log(upper / lower).
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
-        pessimistic_estimate=False,  # losses are rounded down
+        pessimistic_estimate=False,  # rounds down
         value_discretization_interval=1e-4,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses become infinite

@@ -4,7 +4,7 @@ A claim is a trade-off curve f: any test with false-positive rate alpha has a tr
 most `power(alpha)` = 1 - f(alpha). The curve determines epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
-    Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
+    Gdp(mu=3.95)                                the trade-off curve of N(0, 1) against N(mu, 1)
     EpsilonDelta(epsilon=3, delta=1e-5)         a pair from any accountant
 
 Neighbouring relation: add or remove a single example.
@@ -36,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# Epsilons whose deltas bound the power of a test against a sampled mechanism.
+# At these epsilons, deltas bound the power of tests against sampled mechanisms.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields during initialization; a frozen dataclass does not allow assignments."""
+        """Sets fields, since a frozen dataclass does not allow assignments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -92,13 +92,13 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in their shape."""
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gdp(GaussianClaim):
-    """The claim of mu-GDP: no test is better than N(0, 1) against N(mu, 1) (Dong et al., 2022).
+    """The claim of mu-GDP: no test has more power than that of N(0, 1) against N(mu, 1) (Dong et al., 2022).
 
     Args:
       mu: The distance between the means of the two normal distributions, from 0 to 1e12.
@@ -129,7 +129,7 @@ class EpsilonDelta(Claim):
 
     Args:
       epsilon: at least 0; infinity means no guarantee.
-      delta: the delta of the claim, from 0 to below 1; 0 is pure differential privacy.
+      delta: at least 0 and below 1; 0 means pure differential privacy.
 
     Raises InputError for values out of range.
 
@@ -144,8 +144,8 @@ class EpsilonDelta(Claim):
         """Validates and stores the values, under names that differ from the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
-        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
-        require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
+        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number of at least 0")
+        require(0 <= delta < 1, f"`delta={delta:g}`: give a number of at least 0 and below 1")
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
@@ -159,14 +159,13 @@ class EpsilonDelta(Claim):
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in their shape.
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
         2015). The first bound is for the event that the test rejects, the second for the event that it does
-        not, with the two data sets exchanged.
+        not, with the data sets exchanged.
         """
-        pair = np.array([[self.stated_epsilon], [self.stated_delta]])
-        return _power_of_pairs(_check_rates(alpha), *pair)
+        return _power_of_pairs(_check_rates(alpha), self.stated_epsilon, self.stated_delta)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,11 +177,10 @@ class DpSgd(Claim):
       insertions: The number of steps that may insert the canary.
       sampling_rate: The probability that such a step inserts the canary (Poisson sampling); 1 if the
         adversary knows the batches.
-      k: The number of steps in a period; one of them inserts the canary. Requires `lipschitz`.
-      insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Requires
-        `lipschitz`.
-      lipschitz: The Lipschitz constant of a step without canary and noise, as a map between models: a number,
-        or one for each step. The last model then leaks less than all models (`hidden_state`).
+      k: The number of steps in a period; one of them inserts the canary.
+      insert: The step of a period that inserts the canary: "last", "first", or a number from 1 to k.
+      lipschitz: The Lipschitz constant of a step without the canary and noise, as a map from one model to the
+        next: a number, or one for each step. `last_model`, `k` and `insert` require it.
 
     Raises InputError for values out of range.
 
@@ -204,7 +202,7 @@ class DpSgd(Claim):
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
         accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
-        require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
+        require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
         k = number("k", self.k, int)
         step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
         if self.lipschitz is None:
@@ -234,14 +232,14 @@ class DpSgd(Claim):
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
 
     def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta of all models, computed with dp-accounting."""
+        """Returns an upper bound on epsilon at delta for an adversary who sees all models (dp-accounting)."""
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in their shape.
+        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
 
         Without sampling, it is Phi(Phi^-1(alpha) + mu). For sampled steps, it is an upper bound: the largest
-        power that the deltas of dp-accounting at a grid of epsilons allow.
+        power that dp-accounting's deltas at a grid of epsilons allow.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -262,7 +260,7 @@ class DpSgd(Claim):
 class RandomAllocation(Claim):
     """The claim of DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
-    Neighbouring relation: replace the example with an example of gradient zero.
+    Neighbouring relation: replace the example with one whose gradient is zero.
 
     Args:
       noise_multiplier: sigma.
@@ -280,30 +278,29 @@ class RandomAllocation(Claim):
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns an upper bound on the power of a test at false-positive rates alpha, in their shape.
+        """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
 
-        It is the smaller of two bounds: from the composition of epochs, which is mu-GDP, and, for noise
-        multipliers from 0.1, from the (epsilon, delta) pairs of `account_allocation`.
+        It is the power of the composition of epochs, which is mu-GDP. For noise multipliers of at least 0.1,
+        it is at most the power that the (epsilon, delta) pairs of `account_allocation` allow.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
         composed = _gaussian_power(rates, mu)
         if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
             return composed
-        deltas = _allocation_deltas(self)
-        return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
+        return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, _allocation_deltas(self)))
 
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta of random allocation at each epsilon of the grid _EPSILONS, of shape (401,)."""
+    """Returns the delta of random allocation at each epsilon of the grid _EPSILONS, of shape (401,)."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta of Poisson-sampled steps at each epsilon of the grid _EPSILONS, of shape (401,)."""
+    """Returns the delta of Poisson-sampled steps at each epsilon of the grid _EPSILONS, of shape (401,)."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
@@ -311,18 +308,18 @@ def _sampled_deltas(steps: Composition) -> Array:
 def _gaussian_power(rates: Array, mu: float) -> Array:
     """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
     if math.isinf(mu):
-        return np.ones_like(rates)
+        return np.ones_like(rates)  # the formula would give NaN at 0
     return special.ndtr(special.ndtri(rates) + mu)
 
 
-def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
+def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
     """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
 
-    It is the smallest power over the guarantees (`EpsilonDelta.power`), in the shape of `rates`. Epsilons and
-    deltas have the shape (P,).
+    It is the smallest power over the guarantees (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
+    and `deltas` are numbers or have the shape (P,).
     """
-    alpha = rates[..., None]
-    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by the power 1.
+    alpha = rates[..., None]  # the last axis is for the guarantees
+    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by the bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

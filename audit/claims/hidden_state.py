@@ -29,9 +29,9 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors of `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, with proofs that it is valid and that it is tight.
+    """The bound on the last of T iterates, with the payments that prove it and maps that attain it.
 
-    z_t bounds the distance between the models with and without the canary after step t, in units of the
+    z_t bounds the distance between the models with and without the canary after step t, in the units of the
     shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments
     a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 
@@ -52,8 +52,7 @@ class Periods(NamedTuple):
     """The schedule of insertions, and the Lipschitz constants of steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number, or one for
-        each step.
+      lipschitz: The Lipschitz constant of a step without canary and noise: a number, or one for each step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
     """
@@ -64,14 +63,14 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on the last model of a schedule, and its assumptions.
+    """The bound on a schedule's last model, and its assumptions.
 
     Attributes:
       bound: The bound.
       periods: The schedule, and its Lipschitz constants.
       margins: Maps a factor f, 2 or 10, to the bound if each constant c is c + (f - 1) |c - 1| instead.
       reason: Why the steps have these constants.
-      runs: The number of training runs in which the constants were measured; 0 if they are proven or given.
+      runs: The number of training runs that measured the constants; 0 if they are proven or given.
     """
 
     bound: HiddenStateBound
@@ -95,14 +94,17 @@ class HiddenState(NamedTuple):
         note = f"{steps}, {schedule}"
         seen = "the adversary sees only the last model"
         sentence = f"{seen}; {note}; sensitivity C, Gaussian noise"
+        assumption = Assumption(text=steps, word="Lipschitz", sentence=sentence, note=note)
         if not self.runs:
-            return Assumption(steps, "Lipschitz", sentence, note)
+            return assumption
         wider = ", ".join(map(self._describe_margin, self.margins))
         along = f"along {self.runs} rehearsed runs, not proven ({wider})"
-        return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
+        return assumption._replace(
+            word=MEASURED, sentence=f"{sentence}; measured {along}", note=f"{along}; {note}"
+        )
 
     def _describe_margin(self, factor: int) -> str:
-        """Returns the epsilon in `margins` for a factor, in words: "9.1 if steps expand twice as much"."""
+        """Describes the epsilon of a factor in `margins`: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract
@@ -126,16 +128,16 @@ def hidden_state_bound(
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
     The noise of step t hides a part a_t of the distance between both models (`HiddenStateBound`). We choose
-    these payments for the smallest mu. The bound is infinite if a step has a shift and no noise.
+    these payments to minimize mu. The bound is infinite if a step has a shift but no noise.
 
     Args:
-      shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
+      shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
       noise: n_t, a number or (T,), in the units of the shifts: eta_t sigma.
       delta: The delta of epsilon.
 
     Raises:
-      InputError: If constants, noise or delta are out of range, or shapes do not match.
+      InputError: Constants, noise or delta are out of range, or shapes do not match.
     """
     s = np.asarray(shifts, np.float64)
     steps = len(s)
@@ -146,7 +148,7 @@ def hidden_state_bound(
         # Linear maps with the slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
-    in_noise = np.zeros(steps)  # a_t / n_t
+    in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
@@ -162,12 +164,12 @@ def hidden_state_bound(
 def bound_periods(
     composition: Composition, periods: Periods, delta: float, step_sizes: ArrayLike = 1.0
 ) -> HiddenStateBound:
-    """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
+    """Returns the bound on the last model of DP-SGD that inserts the canary in one step of every k.
 
     It is also valid if these steps insert the canary at random.
 
     Args:
-      composition: The noise multiplier and the number of insertions. We ignore its sampling rate.
+      composition: The noise multiplier and the number of insertions. We ignore the sampling rate.
       periods: The schedule, and its Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
@@ -200,18 +202,17 @@ def hidden_state_epsilon(
 ) -> float:
     """Returns an upper bound on epsilon for an adversary that sees only the last model of DP-SGD.
 
-    The bound is at most the epsilon of composition, which allows an adversary to see every model. It is the
-    smallest bound that is valid for every loss with these Lipschitz constants.
+    The bound is at most the epsilon of composition, which holds for an adversary that sees every model. It is
+    the smallest bound that is valid for every loss with these Lipschitz constants.
 
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
       insertions: the number of steps that insert the canary.
-      lipschitz: the Lipschitz constant of a training step without canary and noise, as a map from a model to
-        the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
-        learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
+      lipschitz: the Lipschitz constant of a training step without the canary and noise, as a map from one
+        model to the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss
+        and a learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
         (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam: with
-        momentum 0.9, the example below leaks epsilon = 18.6 for some
-        convex loss.
+        momentum 0.9, the example below leaks epsilon = 18.6 for some convex loss.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
       step_sizes: the learning rate: a number, or one for each step. Only ratios between steps matter, because
@@ -248,7 +249,7 @@ def make_hidden_state(
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
-    if np.any(constants != 1):
+    if np.any(constants != 1):  # `stretch_more` leaves 1 unchanged
         for factor in margins:
             wider = periods._replace(lipschitz=stretch_more(constants, factor))
             margins[factor] = compute(wider)
@@ -261,7 +262,7 @@ def stretch_more(constants: Array, factor: float) -> Array:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a number, or an array with a number for each step, as a new array of shape (steps,).
+    """Returns a number, or an array with one number for each step, as a new array of shape (steps,).
 
     Raises InputError for another shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
     argument's name, for messages.
@@ -279,7 +280,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first of T steps with a shift that reaches the last iterate; T if none does.
+    """Returns the index of the first of T steps whose shift reaches the last iterate; T if none does.
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
@@ -291,9 +292,9 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain mu.
+    """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
 
-    W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
+    W_t is the product of all c_j after t: later steps scale a shift at step t by at most W_t. The best
     payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
     W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, with
 
@@ -311,10 +312,10 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]  # sums of log c from the end
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # The points of the regression are the shifts, with the noise up to the next shift.
+    # Each point of the regression is a shift, with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
@@ -331,7 +332,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
     fractions = np.ones(len(s))
-    fractions[0] = 0.0  # both worlds are the same before the first shift
+    fractions[0] = 0.0  # before the first shift, the models are equal
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
         log_slopes = np.log(scaled_slopes) - log_scales
     fractions[starts[1:]] = np.exp(-np.diff(log_slopes))
@@ -343,11 +344,15 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block.
+    # The first point, log sum and log weight of each block. Their difference is the log slope.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
-        while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
-            start, sum_before, weight_before = blocks.pop()
+        while blocks:
+            start_before, sum_before, weight_before = blocks[-1]
+            if sum_before - weight_before < log_sum - log_weight:
+                break  # the slope increases
+            blocks.pop()
+            start = start_before
             log_sum = float(np.logaddexp(sum_before, log_sum))
             log_weight = float(np.logaddexp(weight_before, log_weight))
         blocks.append((start, log_sum, log_weight))

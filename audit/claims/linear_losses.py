@@ -1,8 +1,9 @@
-"""The epsilon of the last model with linear losses: an expectation for sampled canaries, not a bound.
+"""The last model's epsilon with linear losses: an expectation for sampled canaries, not a bound.
 
 If losses are linear, gradients do not depend on the model, and the last model only reveals the sum of all
-gradients and noise. Let n of T steps insert a canary of norm C with probability q each. Along its direction,
-in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more or less.
+gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
+direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more
+or less.
 
 Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), for T = n.
 """
@@ -25,27 +26,26 @@ EXPECTED = Assumption(
     sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
     note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # of delta, the probability of insertion counts that we drop at each end
-_FAR = 40.0  # the end of the search, in standard deviations of the noise
+_DROPPED = 1e-6  # the probability of the counts that we drop at each end, as a fraction of delta
+_FAR = 40.0  # how far we search beyond the means, in standard deviations of the noise
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
-    """Returns the epsilon at delta of a canary for the last model if losses were linear.
+    """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger epsilon of adding and of removing the canary: between noise N(0, T sigma^2), and this
+    It is the larger epsilon of adding and removing the canary. They compare noise N(0, T sigma^2) with this
     noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
 
     Args:
-      composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
+      composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
       steps: T, at least n.
-      delta: The delta of epsilon.
     """
     sigma, n, rate = composition
     mu = accounting.mu_upper_bound(sigma, n)
     if mu == 0 or math.isinf(mu):
-        return mu
+        return mu  # epsilon is also 0 or infinite
 
-    # We drop numbers of insertions in negligible tails, but keep a number above 0.
+    # We drop insertion counts in negligible tails. A count of 1 stays, since the canary must have an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -62,12 +62,12 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees x: only noise of this standard deviation (distribution Q), or noise plus a random
-    number of insertions (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The density
-    ratio P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely under P) or
-    below it (sign -1, more likely under Q). At the right threshold the ratio of the larger to the smaller
-    density is e^epsilon, and the event's larger probability is e^epsilon times its smaller probability, plus
-    delta.
+    The adversary sees a number x: noise of this standard deviation (distribution Q), or the noise plus a
+    random number of insertions (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The
+    density ratio P / Q increases with x. So the most powerful event is that x is above a threshold (sign 1,
+    more likely under P) or below it (sign -1, more likely under Q). At the right threshold, the larger
+    density is e^epsilon times the smaller one, and the event's larger probability is e^epsilon times its
+    smaller probability, plus delta.
     """
 
     def compute_log_ratio(x: float) -> float:
@@ -80,7 +80,8 @@ def _compute_epsilon(
         """Returns the log of the excess minus log delta, which is 0 at the right threshold x.
 
         With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
-        Q(below x) - P(below x) / r for sign -1. A log is at least -1e6, since the search needs finite values.
+        Q(below x) - P(below x) / r for sign -1. Its log counts as at least -1e6, since the search needs
+        finite values.
         """
         log_ratio = compute_log_ratio(x)
         log_tails = special.log_ndtr(sign * (counts - x) / deviation)
@@ -92,7 +93,7 @@ def _compute_epsilon(
             log_excess = conversions.log_difference(log_q, log_p - log_ratio)
         return max(float(log_excess), -1e6) - math.log(delta)
 
-    # A threshold at the x with equal densities gives epsilon 0. Each term of the density ratio,
+    # A threshold at which both densities are equal gives epsilon 0. Each term of the density ratio,
     # exp(c (x - c / 2) / deviation^2) for a count c, is at most 1 at the lower end of the search, and at
     # least 1 at the upper end.
     equal = scipy.optimize.brentq(
@@ -101,7 +102,7 @@ def _compute_epsilon(
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there the excess falls below delta if x increases (sign 1) or decreases (sign -1).
+    # From there, the excess falls below delta as x increases (sign 1) or decreases (sign -1).
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

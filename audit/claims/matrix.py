@@ -7,8 +7,8 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
 All models together reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
-With linear losses, the last model is the sum of all gradients and of the noise S^-1 z. Momentum and learning
-rates that vary only change how much the last model leaks.
+With linear losses, the last model is the sum of all gradients and of the noise S^-1 z. Momentum and varying
+learning rates affect only how much the last model leaks.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ class MatrixMechanism(GaussianClaim):
       noise_multiplier: sigma, the standard deviation of the raw noise divided by C; 0 gives no guarantee.
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
-      insert: the step of a period with the canary: "last", "first", or a number from 1 to k.
-      min_separation: the smallest number of steps between two steps of an example, if a sampler chooses them.
-        `k` and `insert` are then not used.
-      participations: the largest number of steps of an example; by default, all that fit.
+      insert: the step of a period that inserts the canary: "last", "first", or a number from 1 to k.
+      min_separation: the minimum number of steps from one participation of an example to the next, if a
+        sampler chooses them. `k` and `insert` are then not used.
+      participations: the maximum number of steps that use an example; by default, all that fit.
 
     Raises InputError for values out of range.
 
@@ -71,7 +71,7 @@ class MatrixMechanism(GaussianClaim):
 
     @functools.cached_property
     def encoder(self) -> Strategy:
-        """The strategy S, with functions that multiply by it and solve for it."""
+        """The strategy S."""
         return find_strategy(self.strategy, self.steps)
 
     @property
@@ -82,15 +82,15 @@ class MatrixMechanism(GaussianClaim):
         return self._sensitivity() / self.noise_multiplier
 
     def last_model_if_linear(self, delta: float) -> float:
-        """Returns epsilon at delta of the last model if losses are linear.
+        """Returns the last model's epsilon at delta if losses are linear.
 
-        It is not a bound: with other losses the last model may leak up to `epsilon`. Raises InputError with
-        `min_separation`.
+        It is not a bound: with other losses, the last model may leak up to `epsilon`. Raises InputError if
+        `min_separation` is set.
         """
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 
     def linear_mu(self) -> float:
-        """Returns mu of the last model if losses are linear; raises InputError with `min_separation`."""
+        """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set."""
         require(
             self.min_separation is None,
             "the last model needs a fixed pattern: leave out `min_separation`",
@@ -100,32 +100,32 @@ class MatrixMechanism(GaussianClaim):
         return float(insertions / (self.noise_multiplier * np.linalg.norm(weights)))
 
     def with_epsilon(self, epsilon: float, delta: float) -> "MatrixMechanism":
-        """Returns the claim with the noise multiplier at which all models together leak epsilon at delta."""
+        """Returns this claim with the noise multiplier at which all models together leak epsilon at delta."""
         mu = conversions.mu_from_epsilon(epsilon, delta)
         return dataclasses.replace(self, noise_multiplier=self._sensitivity() / mu)
 
     def _pattern(self) -> Array:
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
-        With `min_separation` these are the earliest possible steps, the worst case if the coefficients of S
-        are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises InputError for
-        other strategies, and for values out of range.
+        With `min_separation`, these are the earliest possible steps. They are the worst case if the
+        coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises
+        InputError for other strategies, and for values out of range.
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:
             pattern[int(self.insert) - 1 :: self.k] = 1
             return pattern
         separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
-        count = self.steps
+        count = self.steps  # at least as many as fit
         if self.participations is not None:
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
         column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
-        shape = "coefficients that are not negative and do not increase"
-        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {shape}")
+        condition = "coefficients that are not negative and do not increase"
+        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {condition}")
         pattern[: separation * count : separation] = 1
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u|, the largest shift of S G by the canary, in units of C."""
+        """Returns |S u|, the length of the largest shift of S G by the canary, in units of C."""
         return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

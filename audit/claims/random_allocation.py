@@ -1,15 +1,15 @@
 """The privacy loss of training if each epoch uses an example in one random step.
 
-All models together reveal the b noisy sums z_i of an epoch, and an unknown one uses the example. Let X be the
-ratio of the densities with and without the example:
+All models together reveal the b noisy sums z_i of an epoch, in units of C. One of them, unknown to the
+adversary, uses the example. Let X be the ratio between the densities with and without the example:
 
-    X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
+    X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
 for removing it. Both are convex in X, and in each term of the sum. The ratio of several epochs is a product,
-so they are also convex in the ratio of each epoch. So delta rises if we spread probability mass about its
+so they are also convex in the ratio of each epoch. So delta rises if we spread probability mass around its
 mean, and falls if we concentrate it at its mean. After each sum of two terms, we move the mass to a grid in
-one of these ways. The error is of second order in the spacing of the grid.
+one of these ways. The error is of second order in the grid's spacing.
 
 Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio. Feldman and
 Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv 2602.17284),
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
 
 NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
-_MIN_MASS = 1e-8  # the largest mass beyond each end of a sum's grid
+_MAX_MASS_BELOW = 1e-8  # a mean's grid
+_MAX_MEAN_ABOVE = 1e-16  # a mean's grid; this part of E[X] adds to delta
 _MAX_LOSSES = 2**17  # of an epoch
 
 
 class _Ratio(NamedTuple):
-    """A discrete distribution of a mean of independent terms of the density ratio X (module's docstring).
+    """A discrete distribution of the mean of independent terms of the density ratio X (module's docstring).
 
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: The part of the expected value from above the last value; 0 in a lower bound.
+      beyond: How much values above the last one contribute to the expected value; 0 in a lower bound.
       terms: The number of terms.
     """
 
@@ -61,9 +62,7 @@ def account_allocation(
     docstring), gives the privacy loss of an epoch, and composition the loss of all epochs.
 
     Args:
-      noise_multiplier: sigma.
       batches: b, the number of steps in an epoch, at least 1.
-      epochs: The number of epochs.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
     # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, of 1 and of 4 terms.
@@ -91,10 +90,12 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # Without and with the example. The second equals the first times the term's mean in the cell.
+    # Masses of cells without and with the example. The second equal the first times the term's mean in the
+    # cell, since the term is a ratio of densities.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells that underflow to 0, which lowers delta. An upper bound keeps their part of the mean.
+    # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
+    # contribution to the mean in `beyond`.
     is_kept = masses > 0
     if not pessimistic:
         is_kept &= masses_times_mean > 0
@@ -112,13 +113,13 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
 
     It raises delta if `pessimistic`, and lowers it otherwise, as in `_discretize_term`.
     """
-    # All weighted means of a value of the first distribution (rows) and a value of the second (columns).
+    # The weighted means of each value of the first distribution (rows) and each of the second (columns).
     terms = first.terms + second.terms
     weight = first.terms / terms
     values = ((weight * first.values)[:, None] + (1 - weight) * second.values).ravel()
     masses = (first.masses[:, None] * second.masses).ravel()
 
-    # There is one more cell beyond each end of the grid. The factor 1.001 separates equal ends.
+    # The factor 1.001 separates equal ends.
     low = weight * _find_low(first) + (1 - weight) * _find_low(second)
     high = weight * _find_high(first) + (1 - weight) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
@@ -128,8 +129,8 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
         atoms, excess = _spread(values, masses, grid)
         beyond = weight * first.beyond + (1 - weight) * second.beyond
         return _Ratio(grid, atoms, beyond + excess, terms)
-    # The mass of each cell moves to the cell's mean.
-    cells = np.searchsorted(edges, values, side="right")  # 0 is below the grid
+    # The mass of each cell moves to the cell's mean. The first and last cells are open.
+    cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, len(edges) + 1)
     totals_times_mean = _sum_by_place(cells, masses * values, len(edges) + 1)
     is_kept = totals > 0
@@ -148,7 +149,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the points, and the decrease of the mean by moving atoms from above the grid.
+      (m,) the masses of the points, and how much the mean decreases, since atoms move from above the grid.
     """
     last = len(grid) - 1
     places = np.searchsorted(grid, values, side="right") - 1
@@ -161,31 +162,31 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
-    """Returns the sum of the weights, of shape (n,), at each place from 0 to size - 1."""
+    """Returns the sum of the weights (n,) that have each place from 0 to size - 1, of shape (size,)."""
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
 def _find_low(ratio: _Ratio) -> float:
     """Returns the lower end of a grid: a positive value with almost no mass below it."""
-    place = int(np.searchsorted(np.cumsum(ratio.masses), _MIN_MASS))
+    place = int(np.searchsorted(np.cumsum(ratio.masses), _MAX_MASS_BELOW))
     first_positive = int(np.flatnonzero(ratio.values > 0)[0])
     return float(ratio.values[max(place, first_positive)])
 
 
 def _find_high(ratio: _Ratio) -> float:
-    """Returns the upper end of a grid: a value such that almost no part of the mean comes from above it."""
+    """Returns the upper end of a grid: a value such that larger values contribute little to the mean."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
-    place = int(np.searchsorted(means_from_above, _MIN_MASS**2))
+    place = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
     return float(ratio.values[::-1][place])
 
 
 def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
-    With the example, the loss is log X, and masses are X times the masses without it. Without the example,
-    the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. A lower bound on delta
-    rounds both losses down. An upper bound (`pessimistic`) splits each atom of X between adjacent grid
-    points, at the same mean of X.
+    With the example, the loss is log X, and its masses are X times the masses without the example. Without
+    the example, the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. For a lower
+    bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each atom of X
+    between adjacent grid points, which preserves the mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -194,31 +195,32 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * grid, (first + 1) * grid, ... Rounding errors of epochs add up, to at most
-    # 0.005, so more epochs need a finer grid.
-    grid = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
-    first = math.floor(logs[0] / grid) - 1
-    size = math.ceil(logs[-1] / grid) + 2 - first
+    # The grid of log X is first * spacing, (first + 1) * spacing, ... The epochs' rounding errors add up to
+    # at most 0.005, so more epochs need a finer grid.
+    spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
+    first = math.floor(logs[0] / spacing) - 1
+    size = math.ceil(logs[-1] / spacing) + 2 - first
 
     # The masses of losses with the example (in) and without it (out), and the masses of infinite losses.
     if pessimistic:
-        points = np.exp(grid * (first + np.arange(size)))  # values of X
+        points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass above the grid counts as an infinite loss: `beyond`, or 1 minus the
-        # masses. Rounding makes them differ, and the larger is safe. Without it, -log X is infinite at X = 0.
+        # With the example, the mass above the grid counts as an infinite loss. It is `beyond`, and also 1
+        # minus the other masses. If rounding makes them differ, the larger is safe. Without the example, the
+        # loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())
     else:
-        below = np.floor(logs / grid).astype(np.intp) - first
+        below = np.floor(logs / spacing).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # dropped, which lowers delta too
 
-    # Without the example, the losses are -log X, in reverse order.
+    # The losses -log X are in reverse order.
     least_loss_out = -(first + size - 1)
-    losses_in = pld_pmf.DensePLDPmf(grid, first, masses_in, infinite_in, pessimistic)
+    losses_in = pld_pmf.DensePLDPmf(spacing, first, masses_in, infinite_in, pessimistic)
     losses_out = pld_pmf.DensePLDPmf(
-        grid, least_loss_out, masses_out[::-1], infinite_out, pessimistic
+        spacing, least_loss_out, masses_out[::-1], infinite_out, pessimistic
     )
     return PrivacyLossDistribution(losses_in, losses_out).self_compose(epochs)

@@ -22,8 +22,8 @@ from audit.written import at_most, write_json
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
-_SEARCH_STEP = math.log(1.5)  # of the search for a noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # relative
+_SEARCH_STEP = math.log(1.5)  # in log sigma, of the search for a noise multiplier
+_SIGMA_TOLERANCE = 1e-5  # in log sigma
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps at the end.
-      tail: the bound with these steps; None if there are no such steps.
+      tail: the bound with these steps; None if there are none.
       assumes: the assumptions of both bounds.
     """
 
@@ -73,7 +73,7 @@ class SamplerClaim:
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition of the claim.
-      yours: False for a sampler to compare with.
+      yours: False for Poisson sampling as a comparison.
     """
 
     sampler: str
@@ -88,7 +88,7 @@ class SamplerClaims:
     """The claims for a sampler and for Poisson sampling.
 
     Attributes:
-      noise_multiplier: sigma, of all rows.
+      noise_multiplier: sigma.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       neighbours: the neighbouring relation.
@@ -113,7 +113,7 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """Accounting functions and texts for a sampler.
+    """A sampler's accounting functions and texts.
 
     Attributes:
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
@@ -150,9 +150,9 @@ def sampler_claims(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
       epochs: the number of epochs.
-      lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps; by
+      lipschitz: the Lipschitz constant of a step: a number, or one for each of the batches * epochs steps; by
         default 1.
-      tail: the number of steps at the end that add noise but no gradient.
+      tail: the number of noise-only steps at the end.
       delta: the delta of epsilon.
 
     Returns:
@@ -202,6 +202,7 @@ def sampler_claims(
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
+        # The bound on every model also bounds the last one.
         last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
@@ -211,12 +212,12 @@ def sampler_claims(
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier for which Poisson batches leak at most epsilon at delta.
 
-    The relative precision is 1e-4. An epoch has at least 2 batches.
+    The relative precision is 1e-4.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
     """
-    epsilon = number("claim", epsilon, float)
+    epsilon = number("claim", epsilon, float)  # the flag is --claim
     require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
     delta = _check_training(batches, epochs, delta)
 
@@ -224,7 +225,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         """Returns the epsilon of Poisson batches minus the requested epsilon."""
         return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
 
-    # We go down from sigma = 1 until the leakage is too large, and then up again.
+    # We lower log sigma until the leakage is too large, and then raise it until it is not.
     lowest, highest = map(math.log, _SIGMAS)
     low = 0.0
     while low >= lowest and compute_excess(low) < 0:
@@ -244,9 +245,9 @@ def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
     whole_number("batches", batches, 2, _MAX_STEPS)  # 1 batch per epoch would mean no sampling
     whole_number("epochs", epochs, 1, _MAX_STEPS)
-    is_short = batches * epochs <= _MAX_STEPS
     require(
-        is_short, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps"
+        batches * epochs <= _MAX_STEPS,
+        f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps",
     )
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
@@ -272,13 +273,12 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It composes all steps with half of sigma, because an example may replace another and change the sum by up
-    to 2 C.
+    It composes all steps with half of sigma: an example may replace another and change the sum by up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
-        "composition of all steps; examples and largest_batch (audit.TruncatedPoisson) tighten it, "
-        "by dp-accounting"
+        "composition of all steps; with examples and largest_batch (audit.TruncatedPoisson), "
+        "dp-accounting gives a tighter bound"
     )
     return EveryModel(epsilon, accountant)
 
@@ -310,7 +310,7 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    The advised noise is enough for any order of batches: training that uses an example once per epoch is
+    The advised noise suffices for any order of batches: training that uses an example once per epoch is
     mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)

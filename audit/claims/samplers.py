@@ -1,12 +1,12 @@
 """Upper bounds on how much the last model leaks if the adversary does not know which steps use an example.
 
 A sampler draws an order pi: the steps that use the example. Given pi, the last model is mu(pi)-GDP
-(`hidden_state`). Without it,
+(`hidden_state`). If the adversary does not know pi,
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-(audit/methods/README.md, "The mixture over orders"). We enumerate orders if there are few. Otherwise, we
-simulate them, and bound the mean over all orders from above (`bound_mean`).
+(audit/methods/README.md, "The mixture over orders"). If there are few orders, we enumerate them. Otherwise,
+we simulate some, and bound the mean over all orders from above (`bound_mean`).
 """
 
 import itertools
@@ -28,20 +28,21 @@ from audit.laws.intervals import bisect
 ERROR = 1e-6  # the probability that a simulated bound is too low
 MAX_ENUMERATED = 20_000  # orders
 _MAX_STRATA = 10_000
+_MAX_INTERVALS = 100  # in an epoch, for strata
 _NUM_SIMULATED = 500_000  # orders
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
-_RESERVED = 1e-3  # the fraction of delta for orders worse than the worst one we assume
+_RESERVED = 1e-3  # the fraction of delta for Poisson orders that exceed the assumed worst case
 _CHUNK = 100_000  # orders computed together
 _HALVINGS = 60  # of a bisection
 
 
 class MixtureBound(NamedTuple):
-    """An upper bound on epsilon of the last model for unknown orders.
+    """An upper bound on the last model's epsilon for an unknown order.
 
     Attributes:
       epsilon: The bound at the given delta.
-      error: The probability that simulation made it too low; 0 if it is exact.
-      mu: An upper bound on mu of every order. The last model is also mu-GDP.
+      error: The probability that simulation made it too low; 0 without simulation.
+      mu: An upper bound on the mu of every order. The last model is also mu-GDP.
     """
 
     epsilon: float
@@ -52,13 +53,15 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model, for noise of standard deviation 1.
 
-    The weight W_t is the product of the Lipschitz constants after step t. Steps count from 0.
+    Later steps scale a shift at step t by at most its weight W_t, the product of their Lipschitz constants.
+    Steps count from 0.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The last step with a Lipschitz constant of 0, which erases earlier shifts; 0 without one.
+      first: The first step with a shift that can reach the last model: the last step with a Lipschitz
+        constant of 0, or 0 without one.
     """
 
     log_w: Array
@@ -86,12 +89,12 @@ class Schedule(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> Schedule:
-    """Returns the schedule of all epochs, followed by `tail` steps of noise with Lipschitz constant 1.
+    """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
     `lipschitz` is the Lipschitz constant of the epochs' steps, a number or an array with one for each step.
 
     Raises:
-      InputError: Constants out of range, or an array of another length than batches * epochs.
+      InputError: A constant is out of range, or the array's length is not batches * epochs.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
     weights = weigh_steps(np.append(constants, np.ones(tail)))
@@ -99,13 +102,14 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of steps, the products of all later Lipschitz constants (T,), in logarithms.
+    """Returns the weights of T steps with these Lipschitz constants (T,).
 
     A constant of 0 erases all earlier shifts.
     """
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # these multiply only shifts before `first`
+    constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
+    # Sums of the log constants after each step.
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
@@ -120,11 +124,11 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns mu (N,) of each order: if it is known, the last model is mu-GDP, for noise of deviation 1.
+    """Returns the mu (N,) of N orders. Given its order, the last model is mu-GDP if the noise is N(0, I).
 
     W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation hides this; its variance is the sum of W^2. mu equals the mu of
-    `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    The noise up to the next participation hides this shift; its variance is the sum of W^2. mu equals the mu
+    of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
@@ -144,9 +148,9 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
     A participation with the shift s has the weight W in the last model (`StepWeights`). Every order has a
-    stack of blocks. Each participation becomes a new block on top, which absorbs the block below while the
-    slope of the lower block, sum of W s / sum of W^2, is at least as large. mu^2 is the sum over blocks of
-    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    stack of blocks. Each participation becomes a new block on top. It absorbs the block below while that
+    block's slope, sum of W s / sum of W^2, is at least as large as its own. mu^2 is the sum over blocks of
+    (sum of W s)^2 / sum of W^2 (derived in audit/methods/README.md).
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -158,7 +162,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     heights = np.zeros(size, np.intp)  # the number of blocks on each order's stack
     stacks = np.zeros((2, participations, size))  # log sums of W s and of W^2 of each block
     for i in range(participations):
-        merging = np.flatnonzero(takes_part[:, i])  # orders with a new block
+        merging = np.flatnonzero(takes_part[:, i])  # orders whose top block may absorb another
         stacks[:, heights[merging], merging] = pairs[:, merging, i]
         heights[merging] += 1
         while len(merging):
@@ -166,7 +170,9 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
             top = heights[merging] - 1
             lower = stacks[:, top - 1, merging]
             upper = stacks[:, top, merging]
-            violates = lower[0] - lower[1] >= upper[0] - upper[1]
+            lower_log_slopes = lower[0] - lower[1]
+            upper_log_slopes = upper[0] - upper[1]
+            violates = lower_log_slopes >= upper_log_slopes
             merging = merging[violates]
             heights[merging] -= 1
             pooled = np.logaddexp(lower[:, violates], upper[:, violates])
@@ -181,8 +187,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    It is the difference of two cumulative sums, from the start or the end of training, whichever is more
-    precise. For the arguments see `compute_order_mus`.
+    It is the difference between two cumulative sums, from the start or the end of training, whichever is more
+    precise. The arguments are those of `compute_order_mus`.
     """
     end = np.full(len(orders), len(weights.log_w) - 1)  # comes after the last participation
     following = np.column_stack([orders[:, 1:], end])
@@ -196,7 +202,7 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf for mu = 0.
+    """Returns the log of delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf for mu = 0.
 
     delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018). Both
     terms may underflow, so we compute only their logarithms.
@@ -210,12 +216,11 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of a mixture of N mu-GDP mechanisms.
 
-    It is the epsilon at which the mean of the mechanisms' deltas is `delta`, rounded up. `mus` and
-    `probabilities` have the shape (N,).
+    At this epsilon, rounded up, the mechanisms' mean delta is `delta`. `mus` and `probabilities` are (N,).
     """
 
     def exceeds(epsilon: float) -> bool:
-        """Returns True if the mean delta at this epsilon is above the given delta."""
+        """Returns True if the mean delta at this epsilon exceeds `delta`."""
         return bool(np.exp(compute_log_deltas(mus, epsilon)) @ probabilities > delta)
 
     if not exceeds(0.0):
@@ -226,8 +231,9 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns the bound on epsilon of the last model for the worst order with one participation per epoch."""
+    """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
+    # Every order is in some stratum.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -239,20 +245,19 @@ def bound_one_of_each_epoch(
     max_enumerated: int = MAX_ENUMERATED,
     simulated: int = _NUM_SIMULATED,
 ) -> MixtureBound:
-    """Returns the bound on epsilon of the last model if each epoch uses the example in one random step.
+    """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
-    Shuffled batches, balls in bins and random allocation draw such a step. We simulate many orders by
-    stratified sampling (`_cut_last_epochs`). The bound is then too low with a probability of at most ERROR.
+    Shuffled batches, balls in bins and random allocation draw such a step. If there are too many orders to
+    enumerate, we simulate some by stratified sampling (`_cut_last_epochs`). The bound is then too low with a
+    probability of at most ERROR.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
-      max_enumerated: The largest number of orders to enumerate, and of strata.
+      max_enumerated: The maximum number of orders to enumerate, and of strata.
       simulated: The approximate number of orders to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
     first_steps = batches * np.arange(epochs)  # of each epoch
+    # There are batches**epochs orders.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
         probabilities = np.full(len(places), 1 / len(places))
@@ -268,6 +273,7 @@ def bound_one_of_each_epoch(
     for start in range(0, draws, rows_at_once):
         rows = mus[start : start + rows_at_once]
         places = rng.integers(0, batches, (*rows.shape, epochs))
+        # In the last epochs, a stratum restricts the step.
         last_shape = (*rows.shape, last_epochs)
         places[..., epochs - last_epochs :] = rng.integers(strata.lows, strata.highs, last_shape)
         orders = (places + first_steps).reshape(-1, epochs)
@@ -281,17 +287,16 @@ def bound_one_of_each_epoch(
 def _mix_orders(
     schedule: Schedule, orders: Steps, probabilities: Array, delta: float
 ) -> MixtureBound:
-    """Returns the exact bound for the mixture of all orders (N, K) with probabilities (N,).
+    """Returns the bound for the mixture of all N orders, without simulation.
 
-    An order is the K steps that use the example. The weight of a step (`schedule.weights`) bounds how much of
-    its shift remains in the last model.
+    `orders` (N, K) has the steps that use the example, as in `compute_order_mus`. `probabilities` is (N,).
     """
     mus = compute_order_mus(schedule.weights, orders) / schedule.noise_multiplier
     return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
 
 class _Strata(NamedTuple):
-    """S strata of orders, which allow one interval of steps in each of the last L epochs.
+    """S strata: sets of orders that allow one interval of steps in each of the last L epochs.
 
     Attributes:
       lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
@@ -306,12 +311,12 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Cuts the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum has one interval of steps in each of the last epochs, and any steps before. An epoch has at most
-    100 intervals, the shortest near its end, where a step matters most.
+    A stratum allows one interval of steps in each of the last epochs, and all steps of earlier epochs. The
+    shortest intervals are near the end of an epoch, where a step matters most.
     """
-    intervals = min(batches, 100, max_strata)
-    # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates rounding, and 2 avoids a
-    # division by log(1).
+    intervals = min(batches, _MAX_INTERVALS, max_strata)
+    # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates for rounding, and 2
+    # avoids a division by log(1).
     log_ratio = math.log(max_strata) / math.log(max(intervals, 2))
     last_epochs = min(int(log_ratio + 1e-9), epochs)
 
@@ -323,7 +328,7 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     lows = bounds[:-1]
     highs = bounds[1:]
 
-    # Without last epochs there is a single, empty combination.
+    # If last_epochs is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
@@ -331,17 +336,17 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
 
 
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
-    """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
+    """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
 
-    With the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
-    increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and if a participation moves
-    to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each epoch uses the last
-    step and the largest W that the stratum allows.
+    For the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
+    increasing x_t such that the sum of (x_t W_t)^2 is 1. So mu rises with every W_t s_t, and also if a
+    participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each
+    epoch uses the last step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # A stratum allows all steps of earlier epochs.
+    # At first all steps are allowed. The loop restricts the last epochs.
     last_steps = batches * np.arange(1, epochs + 1) - 1
     orders = np.tile(last_steps, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
@@ -360,16 +365,14 @@ def bound_poisson(
     simulated: int = _NUM_SIMULATED,
     rate: float | None = None,
 ) -> MixtureBound:
-    """Returns the bound on epsilon of the last model for Poisson sampling, with the same rate in each step.
+    """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate many orders. A bound on their mean delta needs an upper bound on mu: the mu of an order that
-    is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for the rest.
+    If there are too many orders to enumerate, we simulate some. `_bound_simulated` needs an upper bound on
+    mu. We use the mu of an order that is worse than nearly all others (`_find_latest_steps`), and reserve a
+    thousandth of `delta` for the exceptions.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
-      simulated: The number of orders to simulate, rounded up to a multiple of 100,000.
+      simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
       rate: The probability that a step uses the example; by default 1 / batches.
     """
     sigma, batches, epochs, weights = schedule
@@ -377,30 +380,32 @@ def bound_poisson(
     steps = batches * epochs
     no_participation = len(weights.log_w) - 1
     if 2**steps <= MAX_ENUMERATED:
-        taken = np.array(list(itertools.product([False, True], repeat=steps)))
-        orders = np.sort(np.where(taken, np.arange(steps), no_participation), axis=1)
-        counts = taken.sum(axis=1)
-        return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
+        uses_example = np.array(list(itertools.product([False, True], repeat=steps)))
+        # Sorting moves "no participation" to the end of each order.
+        orders = np.sort(np.where(uses_example, np.arange(steps), no_participation), axis=1)
+        counts = uses_example.sum(axis=1)
+        probabilities = rate**counts * (1 - rate) ** (steps - counts)
+        return _mix_orders(schedule, orders, probabilities, delta)
 
-    # Earlier participations may have a larger W, so each counts with the largest W up to its step.
+    # Earlier steps may have a larger W, so a participation counts with the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
-    worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
+    worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. The reserved part of delta covers orders with more
-        # participations than the worst order.
+        # Gaps between participations are geometric. The reserved part of delta covers longer orders.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # steps count from 0
         orders[orders >= steps] = no_participation
         mus.append(compute_order_mus(weights, orders))
-    # The reserved part of delta also covers orders worse than `worst`. All orders are a single stratum.
-    capped = np.minimum(np.concatenate(mus), worst)[:, None]
+    # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
+    capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
-    epsilon = _bound_simulated(capped / sigma, worst / sigma, np.ones(1), remaining_delta)
-    # Participation in every step bounds mu of all orders.
+    mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum
+    epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
+    # No order has a larger mu than participation in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
     return MixtureBound(epsilon, ERROR, float(everywhere[0]) / sigma)
 
@@ -408,43 +413,39 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, with
-    probability `rate` for each step, exceeds a bound with a probability of at most `dropped`. The result has
-    the most and latest participations within all bounds.
+    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, which
+    uses each step with probability `rate`, exceeds any of the bounds with a probability of at most `dropped`.
+    The result has the most and latest participations that all bounds allow.
     """
-    # The bounds are quantiles of binomial distributions. Each may fail with an equal part of `dropped`.
+    # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We go backwards from the end of training. The last `shorter` steps have `taken` participations. If the
-    # next bound allows more, we add them in the latest steps before.
+    # We go backwards from the end of training. The last `shorter` steps already have len(latest)
+    # participations. If the next bound allows more, they take the latest steps before.
     latest: list[int] = []
-    taken = 0
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
-        added = max(int(bound) - taken, 0)
         end = steps - shorter
+        added = int(bound) - len(latest)
         latest.extend(range(end - added, end))
-        taken += added
 
-    unique = np.unique(np.array(latest, np.int64))
-    return unique[unique >= 0]
+    return np.sort(np.array(latest, np.int64))
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
-    There the mean of all orders' deltas is at most `delta`, except with a probability of at most ERROR. Each
-    row of `mus` gives an unbiased estimate of this mean. `bound_mean` bounds it at each epsilon of a grid.
+    At this epsilon, the mean delta of all orders is at most `delta`, except with a probability of at most
+    ERROR. Each row of `mus` gives an unbiased estimate of the mean, which `bound_mean` bounds.
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
-      worst: (S,) upper bounds on the mu of each stratum.
+      worst: (S,) upper bounds on the mu of each stratum's orders.
       probabilities: (S,) the probabilities of strata.
-      delta: The delta of epsilon.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` combines two bounds. Each may fail at each epsilon with an equal part of the error.
+    # ERROR is divided equally among all epsilons and the two bounds of `bound_mean`.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(index: int) -> bool:
@@ -454,18 +455,19 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
         largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
-    # The mean delta is small enough at the last epsilon, so we do not test it.
+    # The last epsilon needs no test: even the deltas of `worst` are at most `delta` there.
     first = bisect_left(range(_NUM_EPSILONS), True, key=is_bounded)
     return float(grid[first])
 
 
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
-    """Returns an upper bound on the mean of a distribution from 0 to `largest`, from independent values (R,).
+    """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
     It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for coins.
+    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for the KL divergence
+    between two coins.
     """
     if largest == 0:
         return 0.0
@@ -478,7 +480,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     bernstein = mean + spread + 7 * largest * bernstein_log / (3 * (draws - 1))
 
     # Hoeffding's inequality, by bisection from the mean up to 1, in units of `largest`.
-    observed = min(mean / largest, 1.0)
+    observed = min(mean / largest, 1.0)  # in case of rounding
 
     def is_possible(expected: float) -> bool:
         """Returns True if the observed mean is compatible with this expected value."""

@@ -4,13 +4,13 @@ A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma
 adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
 
     independent   S = I, DP-SGD
-    lambda:l      S^-1 = I - l L, with L the shift by a step (lambda-CGD, Koloskova et al., 2023)
+    lambda:l      S^-1 = I - l L, where L shifts by one step (lambda-CGD, Koloskova et al., 2023)
     sqrt          S = (I - L)^(-1/2), the square root of the prefix sum (Henzinger et al., 2023)
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies are files with the matrix, or with Toeplitz coefficients as in jax_privacy's `toeplitz`. We
-do not scale S.
+Other strategies come from files that contain the matrix, or Toeplitz coefficients as in jax_privacy's
+`toeplitz`. We do not scale S.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Returns B(L) / A(L) times values of shape (T, ...), for polynomials A and B in the one-step shift L."""
+    """Returns B(L) / A(L) times values (T, ...), for a numerator B and a denominator A (`Toeplitz`)."""
     from scipy import signal  # slow to load
 
     return signal.lfilter(numerator, denominator, values, axis=0)
 
 
 class Toeplitz(NamedTuple):
-    """A strategy with constant diagonals: S = B(L) / A(L), for polynomials in the shift L by a step.
+    """A strategy with constant diagonals: S = B(L) / A(L), for polynomials in the one-step shift L.
 
     Attributes:
       numerator: (b,) the coefficients of B, by powers of L.
@@ -77,12 +77,15 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns 1 (1,), and for (t, i) the weight of step t - i's raw noise in step t's noise (T, T)."""
+        """Returns coefficients as in `Toeplitz.stream`: the numerator [1], and the denominator (T, T).
+
+        Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
+        """
         inverse = self.solve(np.eye(steps))
-        weights = np.zeros_like(inverse)
+        denominator = np.zeros_like(inverse)
         for step in range(steps):
-            weights[step, : step + 1] = inverse[step, step::-1]
-        return np.ones(1), weights
+            denominator[step, : step + 1] = inverse[step, step::-1]
+        return np.ones(1), denominator
 
 
 Strategy = Toeplitz | Dense
@@ -94,11 +97,11 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-# For each name, a function from the number after the colon and T to the strategy, and an example.
+# Maps each name to a function (number after the colon, T) -> strategy, and to an example.
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
     "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
-    # Written as 1 / (1 - L)^(1/2), since a step's noise then depends only on earlier raw noise.
+    # S is written as 1 / (1 - L)^(1/2), since a step's noise then depends only on raw noise.
     "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
     "bsr": (
         lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
@@ -112,14 +115,14 @@ _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy for T steps from a text (`read_strategy`) or numbers (`make_strategy`)."""
+    """Returns the strategy for T steps, given as text (`read_strategy`) or numbers (`make_strategy`)."""
     if isinstance(strategy, str):
         return read_strategy(strategy, steps)
     return make_strategy(strategy, steps)
 
 
 def pin_file(text: str) -> str:
-    """Returns the name of a strategy's file with a checksum of its content; other texts are unchanged.
+    """Appends a checksum to the name of a strategy's file; returns other texts unchanged.
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
@@ -137,8 +140,8 @@ def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training with T = `steps` steps.
 
     Args:
-      text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) with S: its first
-        column (n,), or the matrix (T, T). The file name may include a checksum (`pin_file`).
+      text: a name such as "bsr:16" (module's docstring), or a file (.npy, or text that numpy.loadtxt reads)
+        with the first column of S, (n,), or S, (T, T). Its name may end with a checksum (`pin_file`).
       steps: T.
 
     Raises:
@@ -156,7 +159,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
         value = float(parameter)
     except ValueError:
         raise InputError(_list_strategies(text)) from None
-    is_valid = 1 <= value < 1e9 and value.is_integer()  # a number of coefficients
+    is_valid = 1 <= value < 1e9 and value.is_integer()  # for bsr and bisr, a number of coefficients
     if name == "lambda":
         is_valid = 0 <= value < 1
     require(is_valid, f"`noise={text}`: give a number like the one in {example}")
@@ -186,7 +189,7 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy with these coefficients, of shape (n,), or with the matrix S, of shape (T, T).
+    """Returns the strategy with these coefficients (n,), the first column of S, or with the matrix S (T, T).
 
     Raises InputError for other shapes and for values that do not make a strategy.
     """

@@ -1,6 +1,6 @@
 """The interface of a mechanism: pure functions for a single run, as in an Optax transformation.
 
-`ensemble` maps these functions over many runs. A mechanism does not know which adversary made its canaries.
+`ensemble` maps them over many runs. A mechanism does not know which adversary crafted its canaries.
 """
 
 import math
@@ -23,7 +23,7 @@ Data = tuple[Array, ...]
 
 # The maximum number of entries (K, p) of drawn directions that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # the number of coordinates of a direction that a key draws
+BLOCK = 1 << 12  # the number of a direction's coordinates that one key draws
 # The mesh axis of the devices that share each step of a run.
 STEP_AXIS = "parts"
 
@@ -55,11 +55,11 @@ def local_hardware() -> Hardware:
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
-    """Estimates the bytes of memory of a run's step, which decide how many runs train at once.
+    """Estimates how many bytes a run's step needs, to decide how many runs train at once.
 
     On a CPU, it adds up the results of all operations that depend on the run's parameters, because they
-    should fit into the cache. On other devices, it returns the most bytes that the compiled step uses at any
-    time. The step does not run, and its arguments do not count.
+    should fit into the cache. On other devices, it returns the peak memory of the compiled step. The step
+    does not run, and its arguments do not count.
 
     Args:
       function: the step, a function of theta, of shape (p,), and of `shared`.
@@ -76,15 +76,15 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         program = jax.make_jaxpr(mapped)(thetas, *shared)
         written.append(_count_written(program.jaxpr))
-    # The difference leaves out results that do not depend on the run, which runs compute once.
+    # The difference leaves out results that do not depend on the run, which all runs share.
     return written[1] - written[0]
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Counts the bytes of the results of all equations of a program, including the programs inside it.
+    """Counts the bytes of all results in a program, including the programs inside it.
 
     The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
-    of a `lax.cond` do not count, because they are a tuple of programs, which we do not search.
+    of a `lax.cond` do not count, because they are in a tuple, which we do not search.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -110,7 +110,7 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: hyperparameters of only one mechanism, such as `fedavg.Federated`.
+      own: the hyperparameters that only one mechanism has, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program.
     """
 
@@ -130,7 +130,7 @@ class Schedule(NamedTuple):
 
     Attributes:
       batches: indices of examples, of shape (steps, B).
-      mask: 1 if a step inserts canaries, else 0; (steps,) for all canaries, or (steps, K) for each canary.
+      mask: 1 if a step inserts canaries, else 0; (steps,) for all canaries together, or (steps, K).
     """
 
     batches: Array
@@ -144,7 +144,7 @@ class State(NamedTuple):
       theta: the parameters, of shape (p,).
       optimizer: the optimizer's state.
       step: the number of completed steps, ().
-      seen: the record that an adversary has of the iterates; () if it sees only the last iterate.
+      seen: the adversary's record of the iterates; () if it sees only the last iterate.
       noise: the earlier noise that correlated noise depends on; () if noise is independent.
     """
 
@@ -158,8 +158,7 @@ class State(NamedTuple):
 class Coordinates(NamedTuple):
     """K canaries along single coordinates.
 
-    Canary k is a vector (p,) that is values[k] at coordinate indices[k], and 0 elsewhere. Both arrays are
-    (K,).
+    Canary k is a vector (p,) with values[k] at coordinate indices[k], and 0 elsewhere. Both arrays are (K,).
     """
 
     indices: Array
@@ -171,7 +170,7 @@ class Directions(NamedTuple):
 
     Attributes:
       keys: (K,), or (K, blocks) with a key for every BLOCK coordinates.
-      within: (m,), the indices of the coordinates in which directions are drawn; None for all.
+      within: (m,), the indices of the coordinates in which directions are drawn; None for all coordinates.
     """
 
     keys: Array
@@ -182,7 +181,7 @@ class Directions(NamedTuple):
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) that has `values` at the coordinates of directions, and 0 elsewhere."""
+        """Returns the vector (p,) with `values` (m,) at the coordinates of directions, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -220,7 +219,7 @@ class Canaries(NamedTuple):
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
       crafts_constant: True if craft returns the same canaries at every step and for every theta.
-      join: draws the canaries that join a step; None if all canaries that are in join every masked step.
+      join: draws the canaries that join a step; None if each that is in joins all steps of the mask.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -230,13 +229,13 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with their presence in a step, which is 0 for canaries that do not join it."""
+        """Returns the canaries with their presence in a step: 0 for canaries that do not join it."""
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
 
     def record(self, step: Array, after: State) -> State:
-        """Returns the state `after` a step, once the adversary has recorded its iterate in State.seen."""
+        """Returns the state `after` a step, with the adversary's record of its iterate in State.seen."""
         if self.observe is None:
             return after
         return after._replace(seen=self.observe(after.seen, step, after.theta))
@@ -275,9 +274,7 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries: the K canaries.
-      step: the number of the step, from 0.
-      theta: the model before the step, of shape (p,).
+      canaries, step, theta: the K canaries, the step from 0, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy, which only canaries that are examples need.
@@ -319,8 +316,8 @@ def _add_terms(
 ) -> Array:
     """Returns the sum of weights[k] * compute_term(k) over all k with selected[k] > 0.
 
-    It computes one term at a time, to save memory. `selected` and `weights` are (K,). `like` is any array
-    with the shape and dtype of a term.
+    It computes one term at a time to save memory. `selected` and `weights` are (K,). `like` is any array with
+    a term's shape and dtype.
     """
 
     Carry = tuple[Array, Array]  # (`selected`, with 0 for terms in the total; the total)
@@ -341,7 +338,7 @@ def _add_terms(
 def draw_unit_direction(key: Array, like: Array) -> Array:
     """Draws a uniformly random unit vector with the shape (p,) and dtype of `like`.
 
-    `key` is a single key (), or keys (blocks,) with one for every BLOCK coordinates.
+    `key` is a single key (), or an array (blocks,) with a key for every BLOCK coordinates.
     """
     if jnp.ndim(key):
         blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
@@ -355,7 +352,7 @@ def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
     Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
-    vector's shape and dtype.
+    vector's shape (p,) and dtype.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -368,14 +365,14 @@ def make_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Callable[[Array, Array, Array], Array]:
-    """Returns the function (step, theta, mask) -> the clipped sum of the canaries of a step, of shape (p,).
+    """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
     If canaries are the same at every step, they are summed once per segment, unless they join steps at random
-    or the mask is (K,). Random directions that join at random are drawn once per segment, if they fit into
+    or the mask is (K,). Random directions that join at random are drawn once per segment if they fit into
     memory.
 
-    `state` is the run before the segment's first step, and `run_key` is for the draws of `canaries.join`. The
-    other arguments are those of `sum_canaries`.
+    `state` is the run before the segment's first step, and `canaries.join` draws with `run_key`. The other
+    arguments are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
@@ -399,7 +396,7 @@ def make_inserter(
         return sum_at
 
     draw = jax.vmap(draw_unit_direction, (0, None))
-    units = draw(crafted.keys, crafted.select(state.theta))  # (K, m), in m chosen coordinates
+    units = draw(crafted.keys, crafted.select(state.theta))  # (K, m), at the coordinates `within`
     spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at the other coordinates
     clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
 
@@ -419,9 +416,9 @@ def no_canaries() -> Canaries:
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
-    """Draws mini-batches (steps, B) of example indices. Each epoch is a shuffle, cut into whole batches.
+    """Draws mini-batches (steps, B) of example indices.
 
-    An epoch drops the examples that do not fill a batch.
+    Each epoch shuffles the examples, cuts them into batches, and drops those that do not fill a batch.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)
@@ -462,11 +459,11 @@ def rehearse(
 ) -> Array:
     """Returns the final theta of a training run without noise, of shape (p,).
 
-    For a canary that a coin inserts, set its presence to the coin's probability.
+    If a coin decides whether a canary is inserted, set its presence to the coin's probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     # The key only matters to a federated mechanism, which shuffles its clients' examples. We name the
-    # generator, so the result does not depend on JAX's default.
+    # generator, since JAX's default may change.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)

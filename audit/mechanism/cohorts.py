@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1  # takes the place of a client in a round with fewer clients
+ABSENT = -1  # fills the places of missing clients in a round
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
@@ -15,8 +15,8 @@ Mask = NDArray[np.float32]
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Draws the client indices of each round, of shape (rounds, cohort).
 
-    A single permutation of all clients is repeated and cut into equal pieces. So a client joins at most
-    ceil(rounds * cohort / clients) rounds. Raises InputError if there are fewer clients than `cohort`.
+    A single permutation of all clients is repeated and cut into rounds, so a client joins at most
+    ceil(rounds * cohort / clients) of them. Raises InputError if there are fewer clients than `cohort`.
     """
     require(
         cohort <= clients,
@@ -30,21 +30,21 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Draws a mask (rounds, canaries): 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. In each
-    part, a permutation of all canaries is dealt evenly to its rounds, so each canary joins one of them.
+    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. Each
+    part deals a permutation of all canaries evenly to its rounds, so each canary joins one of them.
     `repetitions` must be at most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within the first round of this part. The canaries that it dealt to that
-        # round go last now. Otherwise the round could get them twice.
+        # The previous part may end within this part's first round. The canaries that it dealt to that round
+        # go last now, since the round could otherwise get them twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
         # All permutations form a list of n = canaries * repetitions places. Place j belongs to round
-        # j * rounds / n.
+        # j * rounds // n.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1
@@ -52,7 +52,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 
 
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
-    """Sorts each round's clients (rounds, W) by their number of examples (M,), largest first.
+    """Sorts each round's clients (rounds, W) by their numbers of examples, counts[client], largest first.
 
     Clients that train at once then take about the same number of steps.
     """

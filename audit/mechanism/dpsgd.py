@@ -5,9 +5,9 @@
 
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
-steps (`Coefficients`). b_k is 1 if canary k is present. If canaries are sampled, it is 1 only in the steps
-that canary k joins. The weight decay lambda is not clipped. Only `optax.adamw` gets m_t without this term,
-and lambda as its own decay.
+steps (`Coefficients`). b_k is 1 if canary k is present; if canaries are sampled, only in the steps that it
+joins. The weight decay lambda theta_t is not clipped. Only `optax.adamw` gets m_t without this term, and
+lambda as its own decay.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) that a run's step keeps
 class Coefficients(NamedTuple):
     """The coefficients of correlated noise, traced: `Hyperparameters.own` of DP-SGD.
 
-    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, where z_t is the raw noise
-    of step t, independent between steps. So n = S^-1 z for the strategy matrix S = B / A.
+    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is
+    independent across steps. So n = S^-1 z for the strategy matrix S = B / A.
 
     Attributes:
       numerator: (b,), the coefficients B_0, B_1, ...
@@ -51,12 +51,12 @@ class Coefficients(NamedTuple):
 
 
 class DPSGD(NamedTuple):
-    """The choices of DP-SGD that are compiled in.
+    """The DP-SGD settings that are compiled in.
 
     Attributes:
       clipped_sum: the clipping strategy.
       optimizer: learning rate -> the Optax optimizer.
-      bands: b, the number of coefficients in the numerator of correlated noise (`Coefficients`).
+      bands: b, the number of numerator coefficients of correlated noise (`Coefficients`).
     """
 
     clipped_sum: ClippedSum
@@ -71,7 +71,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         """Returns the state before the first step, without earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
         earlier: Tree = ()
-        # JAX cannot place an array without entries on several devices, so b = 1 has no array.
+        # JAX cannot place an empty array on several devices, so b = 1 has no array.
         if choices.bands > 1:
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
@@ -100,7 +100,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a single run's step: the clipped sum and a few vectors of length p."""
+        """Estimates the bytes that a run's step needs: the clipped sum and a few vectors of length p."""
         batch = jax.tree.map(
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
         )
@@ -124,12 +124,12 @@ def step(
 
     S is the sum of the mini-batch's clipped gradients, and Z is the noise (hidden-state paper, Equation 2).
     `extra` (p,) is the sum of the canaries, already clipped and multiplied by mask and presence. `run_key` is
-    the key of the run's noise.
+    the key for the run's noise.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.own` has the coefficients of correlated noise, and `earlier` is the last steps' noise.
+    # `hyper.own` has the coefficients of correlated noise. `earlier` is the noise that the next step needs.
     noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
@@ -153,9 +153,9 @@ def _draw_step_noise(
     """Draws the noise of the step after `state`, of shape (p,), and returns it with the next `State.noise`.
 
     The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, for the numerator B and
-    the denominator A. The raw noise z_t comes from fold_in(run_key, t), so a step draws earlier raw noise
-    again. `State.noise` only stores the last b - 1 vectors n, newest first, (b - 1, p). `coefficients` is ()
-    for independent noise. `deviation` is sigma C, the standard deviation of raw noise.
+    the denominator A. The raw noise z_t comes from fold_in(run_key, t), so a step can draw earlier raw noise
+    again. `State.noise` stores only the last b - 1 vectors n, newest first, of shape (b - 1, p).
+    `coefficients` is () for independent noise. `deviation` is sigma C, the standard deviation of raw noise.
     """
     theta = state.theta
     if not coefficients:
@@ -166,7 +166,7 @@ def _draw_step_noise(
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds the raw noise of the step `lag` steps ago times its coefficient, if there is such a step."""
+        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if training had not begun at step t - j."""
         lag, coefficient = term
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
         raw = draw_noise(key, deviation, theta)
@@ -183,8 +183,8 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, the draw is in a branch, because XLA does not vectorise it together with the gradients. If the
-    deviation is 0, the branch skips the draw.
+    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. The
+    branch also skips the draw if the deviation is 0.
     """
 
     def draw() -> Array:

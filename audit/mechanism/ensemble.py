@@ -17,17 +17,17 @@ from audit.mechanism.base import STEP_AXIS, Hardware, Schedule, Tree, local_hard
 
 SEGMENT_STEPS = 250
 
-# The steps of larger chunks do not fit into a CPU core's cache.
+# Steps that need more bytes do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
-# The models of a chunk share computations that depend only on the data, so a chunk has several.
+# The runs of a chunk share computations that depend only on the data, so a chunk has at least this many.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
-# How to lay out an array on devices: split by its leading axis of runs (0), or copied to each device (None).
+# An array is split over devices by its leading axis of runs (0), or copied to each device (None).
 _SPECS = {0: PartitionSpec("runs"), None: PartitionSpec()}
 
-# The size of each cache of compiled programs. Their arguments are the key, compared by `==`.
+# The size of each `lru_cache` of compiled programs.
 MAX_PROGRAMS = 64
 
 
@@ -44,8 +44,8 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs over all devices of this process.
 
         For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The number of rows of the mesh is then the largest
-        divisor of the number of devices that is at most `runs`.
+        devices than runs, several devices share a run. The mesh then has as many rows as the largest divisor
+        of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -72,7 +72,7 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Returns a function of a single run, compiled as a function of many runs.
 
-        Every device maps it over its own runs. Keep the result, since each call compiles another program.
+        Every device maps it over its own runs. Keep the result, since another call would compile it again.
 
         Args:
           function: the function of a single run.
@@ -102,10 +102,10 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 
 
 def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
-    """Returns the number of runs to train at once, such that all chunks have about the same size.
+    """Returns the number of runs to train at once, for chunks of about the same size.
 
     Every device trains at least 1 and at most _MAX_CHUNK runs at once. Their step takes at most
-    _MEMORY_FRACTION of the device's memory. On a CPU it also takes at most _CACHE_BYTES, or the bytes of
+    _MEMORY_FRACTION of the device's memory. On a CPU, it also takes at most _CACHE_BYTES, or the bytes of
     _MIN_CHUNK runs if that is more.
 
     Args:

@@ -5,7 +5,7 @@ A step without canaries and noise is phi(theta) = theta - eta d(theta) with
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
 To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-for the Jacobian H of d. The square of this value is 1 + eta m, where m is the largest eigenvalue of
+for the Jacobian H of d. This value squared is 1 + eta m, with the largest eigenvalue m of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
@@ -13,7 +13,7 @@ for the Jacobian H of d. The square of this value is 1 + eta m, where m is the l
 vector-Jacobian products of the clipped sum. Products with H transpose these, because layers with a custom
 backward pass do not support forward differentiation.
 
-A derivative does not detect jumps near a point. `worst_on_lines` searches for them with secants.
+A derivative at a point does not detect jumps nearby. `worst_on_lines` searches for them with secants.
 """
 
 import math
@@ -41,8 +41,7 @@ _MISSED = 0.003  # the probability that a random start hides a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
 # each is a separate call, which costs more.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the whole Jacobian, provided the model has at most
-# `_MAX_WHOLE_AFTERWARDS` parameters.
+# If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # parameters
@@ -54,7 +53,7 @@ _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # without the one at its end
+_SLOPES_PER_SECANT = 4  # derivatives along a secant, without its end
 
 Vector = NDArray[np.float64]
 Stretches = TypeVar("Stretches", float, Vector)
@@ -78,7 +77,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch by the derivative of this step, over the measured models.
+      derivative: The largest stretch by this step's derivative at the measured models.
       largest_derivative: The largest `derivative` of all measured steps.
     """
 
@@ -139,8 +138,8 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, of shape (p,), by the transpose of `pull_back`, w -> (H'w,)."""
-    # A linear function has the same derivative everywhere, such as at 0.
+    """Returns H v, of shape (p,), by transposing `pull_back`, w -> (H'w,)."""
+    # A linear function has the same derivative everywhere, so we take it at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
     return transpose(v)[0]
@@ -172,17 +171,17 @@ def _on_lines(
 ) -> Array:
     """Measures stretches along lines through theta; returns one row for each line.
 
-    `measure_along` is `_measure_secants` or `_measure_slopes`, for a single line. `directions` (n, p) have
-    any length. Length 0 gives a row of 0. `positions` (m,) on each line are distances from theta.
+    `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) have any length. A
+    direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
 
     def measure(direction: Array) -> Array:
-        """Measures along the line of a direction (p,)."""
+        """Measures stretches along the line in direction (p,)."""
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # In large models, a program that measures several lines at once compiles slowly.
+    # For large models, a program that measures several lines at once compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     return jax.lax.map(measure, directions, batch_size=at_once)
 
@@ -216,7 +215,7 @@ def _measure_slopes(
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
-    """Returns |u + change| / |u| - 1 of a displacement u of shape (p,); 0 if u is 0.
+    """Returns |u + change| / |u| - 1 for a displacement u of shape (p,); 0 if u is 0.
 
     With gain = |u + change|^2 / |u|^2 - 1, gain / (sqrt(1 + gain) + 1) avoids cancellation.
     """
@@ -244,8 +243,8 @@ def largest_expansion(
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      start: (p,) a guess of the most stretched direction, such as the direction of an earlier step, to save
-        iterations. A wrong guess does no harm.
+      start: (p,) a guess of the most stretched direction, such as an earlier step's, to save iterations. A
+        wrong guess does no harm.
       seed: The seed of the random half of the starting vector.
     """
     p = theta.size
@@ -266,7 +265,7 @@ def largest_expansion(
 
     vector = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # The expected length of the random half is sqrt(p). We give the other half the same length.
+        # The random half has a length of about sqrt(p). We give the other half the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
@@ -303,10 +302,10 @@ def _find_largest_eigenvalue(
 
     The start must be random: independent normal numbers of variance 1, plus any fixed vector. Iteration k
     yields k + 1 orthonormal polynomials p_j of the matrix, applied to the start. Let w be the fraction of the
-    start's squared length along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1. A
-    normal number is smaller than q = 0.0038 in magnitude with probability at most 0.3%. So w is at least (q /
-    |start|)^2 with probability 99.7%, and lambda is not an eigenvalue if the sum exceeds (|start| / q)^2.
-    Above the largest eigenvalue found, the sum increases with lambda.
+    start's squared length along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1.
+    The magnitude of a normal number is below q = 0.0038 with probability at most 0.3% (_MISSED). So w is at
+    least (q / |start|)^2 with probability 99.7%, and lambda is not an eigenvalue if the sum exceeds
+    (|start| / q)^2. Above the largest eigenvalue found, the sum increases with lambda.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
@@ -317,10 +316,10 @@ def _find_largest_eigenvalue(
 
     Returns:
       (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations ended in this way;
-      else (an upper bound that holds with probability 99.7%, the vector, False).
+      else (an upper bound, valid with probability 99.7%, the same vector, False).
     """
     squared_length = float(start @ start)
-    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
+    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
     basis = np.empty((max_iterations, len(start)))
     # In this basis, the matrix is tridiagonal.
     diagonal: list[float] = []
@@ -331,11 +330,11 @@ def _find_largest_eigenvalue(
         product = multiply(vector)
         diagonal.append(float(vector @ product))
         known = basis[:k]
-        for _ in range(2):  # make it orthogonal; the second time removes rounding errors
+        for _ in range(2):  # orthogonalizes; the second time removes rounding errors
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # Eigenvalues of larger matrices take longer, so we compute them less often.
+        # Eigenvalues of larger matrices take longer to compute, so we do it less often.
         if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -345,7 +344,7 @@ def _find_largest_eigenvalue(
             if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
                 return values[0], known.T @ vectors[:, 0], True
         vector = product / length
-    # We raise the limit until no eigenvalue can exceed it.
+    # We raise the limit, by a tenth of its distance from the eigenvalue found, until none can exceed it.
     while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
     return limit, known.T @ vectors[:, 0], False
@@ -376,7 +375,7 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> 
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Finds the secant on lines through theta whose stretch exceeds most what derivatives explain.
+    """Finds the secant on lines through theta that most exceeds the stretch that derivatives explain.
 
     Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
     that is shorter than a secant. The search does not detect jumps off the lines.
@@ -392,7 +391,7 @@ def worst_on_lines(
     gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # If the derivative at theta does not explain a secant, we also use the derivatives along each secant.
+    # If the derivative at theta does not explain every secant, we also use the derivatives along secants.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -407,17 +406,17 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by the step's derivative along each secant, (n lines, 2 reach secants)."""
+    """Returns the largest stretch by derivatives of the step along each secant, (n, 2 reach) for n lines."""
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # The derivatives along a secant, with both ends.
+    # A window has the derivatives along a secant, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how far stretches by secants exceed those of derivatives; at most 0 if they do not."""
+    """Returns how far the secants' stretch exceeds the stretch that derivatives allow, else at most 0."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -7,8 +7,8 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from fold_in(run_key, t): the noise as in DP-SGD, and with other constants, the
-noise of the count and the shuffles of the clients.
+The draws of round t come from the key fold_in(run_key, t). The noise uses it as in DP-SGD. The count's noise
+and the clients' shuffles fold in further constants.
 """
 
 import math
@@ -39,14 +39,14 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# Folded into the key of a round. They exceed any p, because the noise uses the same key entry by entry.
+# Folded into a round's key. They exceed any p, since the noise uses this key with the counters below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) that a run's round keeps
 
 
 class Federated(NamedTuple):
-    """The hyperparameters that only DP-FedAvg has, traced scalars: `Hyperparameters.own`.
+    """The traced scalars that only DP-FedAvg has: its `Hyperparameters.own`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -71,7 +71,7 @@ class FedAvg(NamedTuple):
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
-      most_examples: the largest number of examples of any client.
+      most_examples: the largest number of examples of a client.
       block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.
@@ -88,7 +88,7 @@ class FedAvg(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server between two rounds: its optimizer's state, and C_t / C_0."""
+    """The server between two rounds: its optimizer's state, and `scale`, C_t / C_0."""
 
     optimizer: Tree
     scale: Array
@@ -112,8 +112,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries take the place of clients, so they
-    must not be examples.
+    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries are updates of clients, so they must
+    not be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -141,7 +141,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = state.step
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, state.theta, norm, mask)
-            # Canaries count as clipped, because the directions of one-shot audits are scaled to norm C_t.
+            # Canaries count as clipped, because directions are scaled to norm C_t.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
             after = _update_server(choices, hyper, state, norm, total, key)
@@ -151,7 +151,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes of a round: a block of clients and a few vectors of length p."""
+        """Estimates the bytes that a round needs: a block of clients and a few vectors of length p."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
@@ -160,7 +160,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
-    """Estimates the bytes of a single client's training in a round (`base.step_memory`).
+    """Estimates the bytes that one client's training in a round needs (`base.step_memory`).
 
     `theta` (p,) and `data` (of `mechanism`) may be arrays, or their shapes and dtypes.
     """
@@ -213,24 +213,23 @@ def cohort_sums(
 ) -> Sums:
     """Returns the sums of the clipped updates of a cohort of clients in one round.
 
-    If `choices.spreads`, each device trains a part of the clients.
+    If `choices.spreads`, each device trains some of the clients.
 
     Args:
-      choices, own: the choices and hyperparameters of DP-FedAvg.
-      theta: the model before the round, of shape (p,).
+      choices, own: the settings and hyperparameters of DP-FedAvg.
+      theta, data: the model before the round, (p,), and the data of `mechanism`.
       norm: C_t, the clipping norm.
-      data: the data of `mechanism`.
-      cohort: the indices of the clients, of shape (W,), padded with ABSENT.
+      cohort: the indices of the clients, (W,), padded with ABSENT.
       key: the key of the round.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Adds the clipped updates of a block of b clients to the sums. Some clients may be ABSENT."""
+        """Adds the clipped updates of a block of b clients, some of them ABSENT, to the sums."""
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # The clients of a block take as many steps as the largest of them.
+        # All clients of a block take the number of steps of the largest one.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
         train = partial(
@@ -239,7 +238,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.
+        # An infinite update would be clipped to 0 and pass unnoticed, so we turn its norm into NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
@@ -255,18 +254,18 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, in blocks of shape (n, choices.block).
+    """Returns the clients of a cohort (W,) that this device trains, in n blocks of shape (n, choices.block).
 
-    ABSENT fills up the blocks. A block is smaller than choices.block if the device has fewer clients.
+    ABSENT fills up the blocks. Blocks are smaller than choices.block if the device has fewer clients.
     """
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
-    rows = math.ceil(width / block) * block
-    missing = rows * devices - cohort.size
+    per_device = math.ceil(width / block) * block
+    missing = per_device * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
-    by_device = padded.reshape(rows, devices)
-    # The largest clients come first. To balance the work, every other row is dealt to devices backwards.
+    by_device = padded.reshape(per_device, devices)
+    # The largest clients come first. To balance the work, every other row is dealt in reverse.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
     device = jax.lax.axis_index(STEP_AXIS) if choices.spreads else 0
@@ -285,11 +284,9 @@ def _local_update(
     """Returns a client's update, shape (p,): theta minus the model after local SGD; 0 for an absent client.
 
     Args:
-      choices: the DP-FedAvg settings.
-      theta: the model before the round, of shape (p,).
-      data: the data of `mechanism`.
+      choices, theta, data: the settings, the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
-      steps: the number of steps of SGD, at least those of this client. Further steps change nothing.
+      steps: the number of SGD steps, at least those of this client. Further steps have no effect.
       rate: the learning rate.
       shuffles: the key of the clients' shuffles in this round.
     """
@@ -301,7 +298,7 @@ def _local_update(
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # Steps beyond the last epoch and places beyond the client's last example have weight 0 in the loss.
+        # Steps after the last epoch and places after the client's last example have weight 0 in the loss.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         has_weight = (places < count) & (i < choices.epochs * per_epoch)
@@ -325,15 +322,15 @@ def _local_update(
 
 
 def _count_batches(choices: FedAvg, examples: Array) -> Array:
-    """Returns the number of mini-batches of an epoch over this many examples, rounded up."""
+    """Returns the number of mini-batches in an epoch over `examples` examples, rounded up."""
     return -(-examples // choices.batch_size)
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
+    """Draws the order of a client's examples in each epoch, as indices (epochs, most_examples).
 
-    The first `count` indices are the client's examples, shuffled. The others are never read. If the examples
-    of every client fit into one mini-batch, their order does not matter and is not drawn.
+    The first `count` indices are the client's examples, shuffled. The others are never read. If every
+    client's examples fit into one mini-batch, their order does not matter and is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)

@@ -13,16 +13,16 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# Folded into a step's key. They exceed any p, because the noise uses the same key entry by entry.
+# Folded into a step's key. They exceed any p, since the noise uses this key with the counters below p.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, with independent coins (Poisson sampling).
+    """Draws which of K canaries join a step, by independent coin flips (Poisson sampling).
 
-    `presence` (K,) is the sampling rate for a canary that is in, and 0 for a canary that is out. Returns
-    (K,), 1.0 for a canary that joins the step, else 0.0.
+    `presence` (K,) is the sampling rate for a canary that is in, and 0 for a canary that is out. Returns an
+    array (K,): 1.0 for a canary that joins the step, else 0.0.
     """
     step_key = jax.random.fold_in(run_key, step)  # the noise uses it too
     coins_key = jax.random.fold_in(step_key, _COINS)
@@ -35,17 +35,14 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 
-    With `shuffles`, each step has the same number of slots, and every canary gets its own random slot. Some
-    slots stay empty. Otherwise each canary joins a uniformly random step, independently of the others
+    If `shuffles`, each step has the same number of slots, every canary gets its own random slot, and some
+    slots may stay empty. Otherwise each canary joins a uniformly random step, independently of the others
     (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries join a step, of shape (K,): 1 for a canary that is in and joins, else 0.
-
-        If `shuffles`, the canaries' places in the epoch are drawn jointly; otherwise, independently.
-        """
-        # All steps of an epoch use the same key, so they draw the same places.
+        """Returns which canaries join a step, of shape (K,): 1 for a canary that is in and joins, else 0."""
+        # All steps of an epoch use the same key, so they draw the same places: the canaries' steps.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)

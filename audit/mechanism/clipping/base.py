@@ -13,7 +13,7 @@ paper, Equation 2).
     unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
 
 A gradient of norm 0 adds 0. C = inf does not clip. A NaN gradient makes the sum NaN. In tests, the sums agree
-within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This needs JAX's matmul
+within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This requires JAX's matmul
 precision "float32", which is not the default on GPUs.
 """
 
@@ -34,14 +34,14 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# Avoids a division by a squared norm of 0. Its square root is far below the norms that we support.
+# Avoids division by a squared norm of 0. Its square root is far below the norms that we support.
 _TINY = 1e-30
-# Up to this many multiply-adds per output column, we write a product out as a sum.
+# Up to this number of multiply-adds for an example, we write a product out as a sum.
 _UNROLLED = 32
 
 
 class UnknownLayer(TypeError):
-    """A strategy does not support the layer of a parameter, or the layer is called twice."""
+    """A strategy does not support a parameter's layer, or the layer is called twice."""
 
 
 @jax.custom_jvp
@@ -55,7 +55,7 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 def _differentiate_scale(
     values: tuple[Array, Array], changes: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Returns `scale_to_norm` and its change for changes of the squared norm and of C.
+    """Returns `scale_to_norm` and its derivative along `changes`.
 
     We define it by hand, because JAX's derivative of `rsqrt` is infinite at 0 and would give NaN. `values`
     and `changes` are pairs (squared norm, C).
@@ -75,7 +75,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector * min(1, C / ||vector||) for a vector of shape (p,) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first. Otherwise its square might overflow or vanish in float32.
+    We divide by the largest entry first. Otherwise squares might overflow or vanish in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -87,7 +87,7 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns sum_i g_i min(1, C / ||g_i||), of shape (p,). All gradients (B, p) are in memory."""
+        """Returns the clipped sum, of shape (p,). All gradients (B, p) are in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         separated = separate(theta, batch)  # for a limitation of JAX
         gradients = compute_gradients(theta, separated)
@@ -123,8 +123,8 @@ def book_keeping(
     and the output gradients, scaled by min(1, C / norm). Examples are columns, which fill vector registers
     even if layers are narrow.
 
-    The strategy is wrong if a function between the layers is not elementwise, because it would mix examples.
-    Compare a module's sum with that of `per_example` first.
+    A function between the layers that is not elementwise would mix examples and make the sum wrong. Compare a
+    module's sum with that of `per_example` first.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
@@ -149,13 +149,13 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # The layers whose input all models of an ensemble share.
+        # The layers with an input that all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the summed loss, the input of each layer by path); fills `reads_features`.
+            """Returns (the summed loss, each layer's input by its path); fills `reads_features`.
 
-            The taps are zeros. The gradient at a tap is the gradient at its dense layer's output.
+            The gradient at a tap is the gradient at its dense layer's output.
             """
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
@@ -181,13 +181,13 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss` and so completes `reads_features`.
+        # This traces `total_loss`, which completes `reads_features`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
             gradient_squares = _row_sum(gradients[path] ** 2)
             input_squares = _row_sum(inputs[path] ** 2)
-            # The kernel's gradient is an outer product with the input, the bias's one with 1.
+            # The kernel's gradient is the outer product with the input, and the bias's with 1.
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
@@ -216,14 +216,12 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
 ) -> tuple[Array, dict[Path, Note]]:
-    """Applies a module with layers that a clipping strategy computes.
+    """Applies a module to x, with layers that a clipping strategy computes.
 
     Args:
-      module: the module.
-      params: its parameters.
-      x: its input.
-      compute: (a layer, its input) -> (its output, what the strategy notes for its backward pass); None to
-        let Flax compute the layer.
+      module, params, x: the module, its parameters and its input.
+      compute: (a layer, its input) -> (its output, the strategy's notes for its backward pass); None to let
+        Flax compute the layer.
 
     Returns:
       (the module's output, the strategy's notes by the layer's path).
@@ -234,7 +232,7 @@ def apply(
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Replaces each method of each module. Flax calls it with the method and its arguments."""
+        """Replaces each call of a module's method. Flax passes the method and its arguments."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with further arguments, such as a normalisation's mask.
@@ -260,7 +258,7 @@ def apply(
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns True if a layer computes exactly the function of Flax's class `kind`, in float32.
 
-    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may compute another one.
+    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may differ.
     """
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)

@@ -11,7 +11,7 @@ gradients g (B, O, L), or from rows, we compute one of
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
     otherwise               the Gram form: sum over l, m of (a_l . a_m)(g_l . g_m); the sum is one product
 
-The first and the last form are ghost norms, which do not form per-example gradients (Goodfellow, 2015, arXiv
+The first and last forms compute ghost norms, without per-example gradients (Goodfellow, 2015, arXiv
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
 4). We choose the form with the fewest multiply-adds for each layer: mixed ghost clipping (Bu, Mao and Xu,
 2022, arXiv 2205.10683).
@@ -50,7 +50,7 @@ class Measure(NamedTuple):
 
     Attributes:
       squares: the squared norms of the gradients, (B,).
-      contract: scales (B,) -> the sum of the scaled gradients, or its factors.
+      contract: scales (B,) -> the sum of the scaled gradients, or its `Factors`.
     """
 
     squares: Array
@@ -84,7 +84,7 @@ class Call:
 def pass_through(layer: Any, x: Array) -> Call | None:
     """Passes a single example x through a bound Flax layer, if `measure_gradients` supports the layer.
 
-    Returns None for another kind of layer and for a module without parameters.
+    Returns None for other layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -105,9 +105,9 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, rows, channels_last=True)
 
     # The output of such a module is kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x) with
-    # channels first. The kernel is reshaped to (K, O). Each of the L columns of unfold(x) (K, L) is the part
-    # of the input that one place of the output depends on. fold(kernel, gradient, x) is the gradient at x,
-    # from the gradient (..., O, L) at the product.
+    # channels first. The kernel is reshaped to (K, O). Each of the L columns of unfold(x), (K, L), has the
+    # inputs of one output place. fold(kernel, gradient, x) is the gradient at x, given the gradient
+    # (..., O, L) at the product.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -133,7 +133,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
 
 def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
-    """Measures the gradients of B examples at a layer's parameters; returns a Measure by parameter name.
+    """Measures the gradients of B examples at a layer's parameters; returns a `Measure` by parameter name.
 
     Args:
       names: the names of the parameters, among "bias", "scale" and "kernel".
@@ -158,8 +158,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with our own derivatives.
 
     The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
-    examples, this is a batched product with contiguous rows. JAX's default is one large product, which would
-    first copy the columns into another order. With this rule, JAX can only differentiate under `vmap`.
+    examples, this is a batched product with contiguous rows. JAX's default, one large product, would first
+    copy the columns into another order. With this rule, JAX can differentiate the product only under `vmap`.
     """
 
     @jax.custom_vjp
@@ -208,13 +208,12 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     Forming an example's gradient takes L K O multiply-adds, and the Gram form takes L^2 (K + O).
 
     Args:
-      saved: the inputs of the product, (B, L, K) if channels are last, else (B, K, L).
-      gradients: the gradients at its output, (B, L, O) if channels are last, else (B, O, L).
-      channels_last: True if channels are last.
+      saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
+      gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
 
     Returns:
-      The squared norms (B,), and a function that maps scales (B,) to the sum (K, O) of the scaled gradients,
-      as an array or as two factors that are not yet multiplied.
+      The squared norms (B,), and a function that maps scales (B,) to the sum of the scaled gradients, as an
+      array (K, O) or as `Factors`.
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. In this order,
     # forming the gradients copies the least memory.
