@@ -48,7 +48,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
 
 def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
-    """Calls `main` and returns the exit status; `argv` has the program and the arguments that are not flags."""
+    """Calls `main` and returns the exit status; `argv` has the program and all non-flag arguments."""
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
