@@ -311,12 +311,11 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
         return scores_in
     if scores_out is not None:
         return given.two_worlds(scores_in, scores_out)
-    missing = (
+    require(
+        hasattr(scores_in, "columns"),
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
-        "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)"
+        "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)",
     )
-    is_table = hasattr(scores_in, "columns")
-    require(is_table, missing)
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 
 

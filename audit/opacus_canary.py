@@ -96,7 +96,7 @@ class CanaryOptimizer(_InsertingOptimizer):
     def _read_first_entry(self) -> float:
         """Returns the first entry of the first parameter."""
         entries = self.params[0].detach().view(-1)
-        return float(entries[0].item())
+        return float(entries[0])
 
 
 class DirectionsOptimizer(_InsertingOptimizer):

@@ -81,7 +81,7 @@ def _share(computed: _Computed) -> Any:
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Validates a Flax Linen module and data, and wraps them as a custom model with random initialization.
+    """Validates a Flax Linen module and data, and wraps them as a custom model with random initialisation.
 
     The arguments are those of `audit.audit_model`.
 
@@ -160,7 +160,7 @@ def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
 
 
 def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
-    """Returns a custom model, with the hash of its initialization and of its loss and gradient.
+    """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
 
     Args:
       what: the name of the user's code in messages.
@@ -476,7 +476,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
-        require(array.size and array.ndim, f"{name} must have a first axis of examples, at least 1")
+        shape = array.shape
+        require(
+            array.size and shape, f"{name} have shape {shape}: give at least one row of examples"
+        )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
     counts = [len(array) for array in canonical.values()]
     require(

@@ -106,10 +106,10 @@ def _find_named(folders: Sequence[Path], name: str) -> Path:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
     count = len(found)
-    message = (
-        f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one, see list"
+    require(
+        count == 1,
+        f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one, see list",
     )
-    require(count == 1, message)
     return found[0]
 
 
