@@ -476,10 +476,8 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
-        shape = array.shape
-        require(
-            array.size and shape, f"{name} have shape {shape}: give at least one row of examples"
-        )
+        is_usable = array.size and array.ndim
+        require(is_usable, f"{name} have shape {array.shape}: give a row for each example")
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
     counts = [len(array) for array in canonical.values()]
     require(

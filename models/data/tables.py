@@ -164,7 +164,7 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns uint8 bits (n, 600) and int32 labels (n,), starting at 0; raises InputError for other values."""
+    """Returns uint8 bits (n, 600), and int32 labels (n,) from 0 to 99; raises InputError for other values."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")
