@@ -272,8 +272,8 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Returns audit_one(**settings), or with `vary` the `Grid` of all combinations of its values.
 
-    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier,
-    the clipping norm, and k at a fixed number of steps do not change shapes.
+    Audits share their compiled program if they differ only in seed, learning rate, noise multiplier, clipping
+    norm, or k at a fixed number of steps.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.

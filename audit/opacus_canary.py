@@ -161,6 +161,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
+        # Opacus skips steps between the physical batches of a batch.
         if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
@@ -173,7 +174,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return loss
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the chosen parameters minus those at the start, of shape (dimension,).
+        """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
           InputError: this is a rehearsal with noise. If a run had the same noise, subtracting the rehearsal's
@@ -208,12 +209,12 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits a vector of shape (dimension,) into a part for each chosen parameter."""
+        """Splits a vector (dimension,) into a part for each chosen parameter."""
         parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
         return parts
 
     def _read_parameters(self) -> NDArray[np.float64]:
-        """Returns all chosen parameters, of shape (dimension,)."""
+        """Returns the chosen parameters as one vector (dimension,)."""
         parts = [parameter.detach().cpu().flatten() for parameter in self._chosen]
         return np.asarray(torch.cat(parts).double().numpy())
 

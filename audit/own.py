@@ -166,7 +166,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
       what: the name of the user's code in messages.
       make: a function from the features of an example to the model.
       dataset: the data.
-      name: the name of the model in reports.
+      name: the model's name in reports.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -230,12 +230,11 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
+    # Finds the Lipschitz constants for the setting's store, once there is one.
     find_constants = _keep_earlier_steps
     if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
-        constants = (
-            1.0  # a placeholder, because the existence of a bound does not depend on the constants
-        )
+        constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
         find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
     if constants is not None:
@@ -248,13 +247,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
-    """The training of a custom model.
-
-    Attributes:
-      own: the model with its data.
-      setting: the setting.
-      adversary: a custom adversary; None for the setting's adversary.
-    """
+    """The training of a custom model. `adversary` is a custom adversary; None for the setting's adversary."""
 
     own: OwnModel
     setting: Setting
@@ -269,7 +262,7 @@ class _Training:
         model = self.own.model
         labels = self.own.dataset.labels
         is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-        classes = 0  # for labels that are not class numbers
+        classes = 0  # if labels are not class numbers
         if is_whole and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1
         clipping = "per_example"  # the other strategies need a module's layers
@@ -356,8 +349,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
-    functions except `init`, which may refer to data that should not stay in memory. `parameters` is the
-    number of model parameters.
+    functions except `init`, which may refer to data that should not stay in memory. The model has
+    `parameters` parameters.
     """
     # The name is that of the function around `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
@@ -434,7 +427,7 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does.
 
-    `parameters` is the number of model parameters.
+    The model has `parameters` parameters.
     """
     if adversary.observer is not None:
         return "this adversary sees every model"
@@ -460,7 +453,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features and labels, both of shape (N, ...), as a data set.
+    """Returns features and labels, both (N, ...), as a data set.
 
     Floats become float32, and integers except uint8 become int32. Raises InputError for values that are NaN,
     infinite or too large, and for arrays that are empty or have different lengths.

@@ -36,7 +36,7 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (..., 10), for uint8 images of shape (..., 32, 32, 3)."""
+        """Returns the logits (..., 10) for uint8 images (..., 32, 32, 3)."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
@@ -70,7 +70,7 @@ class EmnistCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (..., 62), for float32 images of shape (..., 28, 28)."""
+        """Returns the logits (..., 62) for float32 images (..., 28, 28)."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = nn.relu(Convolution(features, window=3)(x))
@@ -101,7 +101,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the block's output for x, of shape (..., H, W, C)."""
+        """Returns the block's output for x (..., H, W, C)."""
         y = nn.relu(_convolve(x, self.features, 3, self.stride))
         y = _convolve(y, self.features, 3)
         if x.shape[-1] != self.features or self.stride != 1:
@@ -120,7 +120,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (10,), for a uint8 image of shape (height, width, 3)."""
+        """Returns the logits (10,) for a uint8 image (32, 32, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = nn.relu(_convolve(x, self.widths[0], 3))
         for stage, features in enumerate(self.widths):

@@ -34,7 +34,7 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (2,), for features of shape (n,)."""
+        """Returns the logits (2,) for features (n,)."""
         # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
@@ -94,7 +94,7 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit, of shape (1,), for features of shape (n,)."""
+        """Returns the logit (1,) for features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
         signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
@@ -107,7 +107,7 @@ def two_layer_tanh(n_features: int) -> Model:
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the logistic loss for a logit, of shape (1,), and a label in {0, 1}."""
+    """Computes the logistic loss for a logit (1,) and a label in {0, 1}."""
     return jax.nn.softplus((1 - 2 * label) * logits[0])
 
 
@@ -121,7 +121,7 @@ def wide_fcnn(n_features: int = 8) -> Model:
 
 
 def _half_square(output: Array, target: Array) -> Array:
-    """Computes half the squared error between an output, of shape (1,), and a target."""
+    """Computes half the squared error between an output (1,) and a target."""
     return 0.5 * (output[0] - target) ** 2
 
 
@@ -156,7 +156,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (10,), for features of shape (n,)."""
+        """Returns the logits (10,) for features (n,)."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
@@ -188,7 +188,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (classes,), for a uint8 image (28, 28) or for features (n,)."""
+        """Returns the logits (classes,) for a uint8 image (28, 28) or for features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))

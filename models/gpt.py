@@ -16,7 +16,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs at T positions, of shape (T, width), for inputs of the same shape."""
+        """Returns the outputs (T, width) at T positions for inputs of the same shape."""
         width = x.shape[-1]
         causal = nn.make_causal_mask(jnp.ones(len(x)))
         attention = nn.MultiHeadDotProductAttention(num_heads=HEADS)
@@ -40,7 +40,7 @@ class GPT(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits, of shape (T, vocabulary), for a text of T token numbers."""
+        """Returns the logits (T, vocabulary) for a text of T token numbers."""
         tokens = nn.Embed(self.vocabulary, self.width)(numbers.astype(jnp.int32))
         places = nn.Embed(len(numbers), self.width)(jnp.arange(len(numbers)))
         x = tokens + places

@@ -23,7 +23,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images of shape (..., C, H, W)."""
+        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
         shape = (self.window, self.window, x.shape[-3], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -124,7 +124,7 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """Returns the gradient at the pixels x, of shape (..., C, H, W), from the gradient at the maxima."""
+    """Returns the gradient at the pixels x (..., C, H, W) from the gradient at the maxima."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
@@ -165,7 +165,7 @@ def normalised(
     mean: float | tuple[float, ...],
     deviation: float | tuple[float, ...],
 ) -> Array:
-    """Returns standardised uint8 pixels, of shape (..., C): (pixels / 255 - mean) / deviation, as float32.
+    """Returns uint8 pixels (..., C) as float32, standardised: (pixels / 255 - mean) / deviation.
 
     `mean` and `deviation` describe pixels on [0, 1]: a number for all channels, or one per channel.
     """

@@ -25,7 +25,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs at T positions, of shape (T, units), for inputs of shape (T, d)."""
+        """Returns the outputs (T, units) at T positions for inputs (T, d)."""
         width = 4 * self.units  # for the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
@@ -66,7 +66,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits, of shape (T, vocabulary), for a text of T token numbers."""
+        """Returns the logits (T, vocabulary) for a text of T token numbers."""
         x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)

@@ -140,7 +140,7 @@ def _conclude(
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")
         subject = subjects.describe_setting(paths[0], *level, runs)
-        return Result(subject.conclusion, lambda: subject, paths[0])
+        return Result(subject.conclusion, lambda: subject, folder=paths[0])
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
     command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])

@@ -111,7 +111,7 @@ def _read_debian(folder: Path) -> Arrays:
 
 
 def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
-    """Returns the bytes of a gzip file after its header, of shape (n,)."""
+    """Returns the bytes (n,) of a gzip file after its header."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header_bytes)
 

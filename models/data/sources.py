@@ -227,7 +227,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
-        """Returns the columns of a split by name, as arrays of shape (rows, ...)."""
+        """Returns the columns of a split by name, as arrays (rows, ...)."""
         import tensorflow_datasets as tfds
 
         data = tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)

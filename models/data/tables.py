@@ -67,7 +67,7 @@ def load_prices(sources: Sources) -> Dataset:
 
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
-    """Returns the standardised features, of shape (N, 8), as float32, in the order of FEATURES."""
+    """Returns the standardised features (N, 8) as float32, in the order of FEATURES."""
     return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
 
 
