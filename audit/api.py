@@ -176,11 +176,11 @@ def audit_model(
         `audit.adversaries.base.Adversary`.
       out: the folder for results.
       settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
-        bounds default to 1e-5 and 0.95. `model` is the name of the model in the report. `lipschitz` is a
-        guaranteed Lipschitz constant of training steps, a number or one for each step, which gives a smaller
-        upper bound for the last model (`audit.hidden_state_epsilon`). "measured" measures the constants in
-        `rehearsals` additional runs, assumes that they are valid for all runs, and stores them in `out`.
-        `vary` audits a grid, as in `audit`.
+        bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` is a
+        guaranteed Lipschitz constant of all training steps, or of each, for a smaller upper bound for the
+        last model (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants in `rehearsals`
+        additional runs, assumes that they are valid for all runs, and stores them in `out`. `vary` audits a
+        grid, as in `audit`.
 
     Returns:
       A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.

@@ -13,9 +13,9 @@ bound (the method `exact_null`):
 
 Include every run you started, in start order, and add a row of NaN for a failed run. If steps add updates, u
 is theta_T - theta_0 - drift. drift is the change theta_T - theta_0 in a rehearsal: a run without noise and
-canaries. Any drift that does not depend on the directions is valid, such as 0, but cosines may be smaller. If
-count is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. dimension is the number
-of trained parameters.
+canaries. Any drift independent of the directions is valid, such as 0, but may give smaller cosines. If count
+is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. dimension is the number of
+trained parameters.
 
 Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
 and needs another seed for noise and batches.

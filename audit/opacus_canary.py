@@ -73,7 +73,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -95,8 +95,7 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     def _read_first_entry(self) -> float:
         """Returns the first entry of the first parameter."""
-        entries = self.params[0].detach().view(-1)
-        return float(entries[0])
+        return float(self.params[0].detach().view(-1)[0])
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
@@ -129,7 +128,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -232,5 +231,7 @@ def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
         )
         remaining.remove(id(parameter))
         is_exact = parameter.dtype in (torch.float32, torch.float64)
-        advice = "rounding hides small updates, so train it in float32"
-        require(is_exact, f"{problem} is {parameter.dtype}: {advice}")
+        require(
+            is_exact,
+            f"{problem} is {parameter.dtype}: rounding hides small updates, so train it in float32",
+        )

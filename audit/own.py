@@ -399,9 +399,8 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    final_model = theta
-    initial_model = theta
-    calls.append((adversary.score, (state_of_run, seen, final_model, initial_model)))
+    # The final and the initial model.
+    calls.append((adversary.score, (state_of_run, seen, theta, theta)))
     facts = []
     if adversary.crafts_constant:
         facts.append("crafts_constant=True")
@@ -469,8 +468,8 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
-        is_usable = array.size and array.ndim
-        require(is_usable, f"{name} have shape {array.shape}: give a row for each example")
+        problem = f"{name} have shape {array.shape}: give a row for each example"
+        require(array.size and array.ndim, problem)
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
     counts = [len(array) for array in canonical.values()]
     require(

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down to `decimals` places after the point, or "inf"."""
+    """Returns a lower bound as text, rounded down to `decimals` decimal places, or "inf"."""
     return _round_decimals(value, decimals, math.floor)
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound as text, rounded up to `decimals` places after the point, or "inf"."""
+    """Returns an upper bound as text, rounded up to `decimals` decimal places, or "inf"."""
     return _round_decimals(value, decimals, math.ceil)
 
 

@@ -251,17 +251,17 @@ def level() -> Level:
 
 
 def define_seed(help: str) -> None:
-    """Defines the flag --seed with a help text."""
+    """Defines the flag --seed."""
     flags.DEFINE_integer("seed", 0, help, lower_bound=0, upper_bound=MAX_SEED)
 
 
 def define_json() -> None:
-    """Defines the flag --json, which asks for JSON instead of tables."""
+    """Defines the flag --json."""
     flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 def define_out(help: str) -> None:
-    """Defines the flag --out, the folder for results, with a help text; `folder` reads it."""
+    """Defines the flag --out, the folder for results, which `folder` returns."""
     flags.DEFINE_string("out", "results", help)
 
 

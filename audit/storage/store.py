@@ -300,7 +300,7 @@ def newest_scores(folder: Path) -> int:
 
 
 def _write_canonical(setting: dict[str, Any]) -> str:
-    """Returns a setting's canonical JSON, the same for any order of its entries."""
+    """Returns a setting's canonical JSON, which does not depend on the order of entries."""
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 

