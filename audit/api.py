@@ -348,7 +348,7 @@ def _run(request: "Request", out: Path) -> Result:
     from audit.report import subjects
     from audit.training import driver
 
-    is_custom = request.model is not None  # the hash of a custom model
+    is_custom = request.model is not None
     with jax.default_matmul_precision("float32"):
         finished = driver.audit(request, out)
         driver.keep(finished, figure=is_custom, page=is_custom)

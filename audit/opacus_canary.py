@@ -160,7 +160,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
-        # Opacus skips steps between the physical batches of a batch.
+        # Opacus skips steps between the physical batches of a logical batch.
         if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]

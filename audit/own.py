@@ -230,7 +230,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # Finds the Lipschitz constants for the setting's store, once there is one.
+    # A function from the setting's store to its Lipschitz constants.
     find_constants = _keep_earlier_steps
     if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
@@ -373,7 +373,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Computed(computes, without_init))
-    # The hash does not cover `reads_theta`, so that of the shared functions may differ.
+    # The hash does not cover `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, computes), compiled
 

@@ -222,7 +222,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the file suffix; does nothing if the path is None."""
+    """Writes a figure in the format of the file suffix, unless the path is None."""
     if path is None:
         return
     from audit.report import style

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks what a user's file defines, prints the report, and writes the page that --report requests.
+    """Checks a definition in a user's file, prints the report, and writes the page that --report names.
 
     Exits with status 3 or 4 unless the check passed.
 

@@ -97,9 +97,9 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints the epsilon of all models and of the last model, for the strategy that --noise names.
+    """Prints the epsilon of all models and of the last model, for the strategy in --noise and for DP-SGD.
 
-    It prints the same for DP-SGD, whose noise is independent, at an equal epsilon of all models.
+    DP-SGD gets the noise with which the epsilon of all models is equal.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k

@@ -38,8 +38,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` is True if the command stores finished work. The message after an interrupt then says that it can
-    continue.
+    If the command `keeps` finished work, the message after an interrupt tells users that it can continue.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -55,7 +54,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
         if os.environ.get(_ONLY_FLAGS):
             return 0
         main()
-        sys.stdout.flush()  # so that printing errors are raised here
+        sys.stdout.flush()  # raises any printing error here
     except InputError as error:
         return _report_error(str(error))
     except MemoryError:

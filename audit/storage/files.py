@@ -25,7 +25,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically, makes missing folders, and returns the file's path.
 
-    It writes directly to devices and pipes. If this fails, it raises CannotWriteError with the advice `fix`.
+    It writes directly to devices and pipes. On failure, it raises CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_replaceable = True  # a missing file, or a regular file

@@ -130,7 +130,7 @@ class Store:
         store = cls.__new__(cls)  # __init__ would make a folder
         store.text = content.decode(errors="replace")
         store.hash = _compute_hash(store.text)
-        # `resolve` replaces "." and links by the folder's real name.
+        # `resolve` replaces "." and links by the real name.
         require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"
@@ -217,9 +217,7 @@ class Store:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = dict(file)
-        except (
-            Exception
-        ):  # for damaged bytes, such as a wrong checksum, NumPy raises almost anything
+        except Exception:  # for damaged bytes, NumPy raises almost anything
             files.set_aside(path, fix)
             return None
         # A file without a hash is accepted.
@@ -339,9 +337,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = (
-    49  # of training time to writing time, so that writing takes at most 2% of the total
-)
+_MIN_TRAINING_RATIO = 49  # training time per writing time, so writing takes at most 2%
 
 # (segments done, states) -> False if the states cannot be those after this number of segments
 Fits = Callable[[int, Any], bool]
