@@ -102,7 +102,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns the object with a public name, which may be a module.
+        """Returns the object with a public name; for "directions", the module itself.
 
         Python calls this for names that are not imported yet.
         """

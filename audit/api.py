@@ -280,7 +280,7 @@ def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> R
       settings: the settings that all audits share, and optionally `vary`, {name: list of values}.
 
     Raises:
-      InputError: `vary` has another form, or a setting cannot be audited.
+      InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
     """
     if "vary" not in settings:
         return audit_one(**settings)

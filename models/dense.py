@@ -201,5 +201,5 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     With widths=() it is a linear classifier.
     """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    # Adversaries that craft examples change the floats that enter the first layer.
+    # `inputs` gives the floats that enter the first layer. Adversaries that craft examples change them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

@@ -127,9 +127,9 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
     """Returns the gradient at the pixels x (..., C, H, W) from the gradient at the maxima."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
-    rows = jnp.maximum(upper, lower)
-    at_rows = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
-    return (_interleave(upper >= lower, at_rows, axis=-2),)
+    rows = jnp.maximum(upper, lower)  # (..., C, H / 2, W), then pooled horizontally
+    row_gradient = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
+    return (_interleave(upper >= lower, row_gradient, axis=-2),)
 
 
 max_pool.defvjp(_max_pool_forward, _max_pool_backward)

@@ -198,7 +198,8 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
         "the sampler (--sampler) and the number of batches (--batches)",
     )
     batches = len(drawn.batches)
-    report = check_batches(draw, examples, 1 / batches)
+    report = check_batches(draw, examples, sampling_rate=1 / batches)
+    # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if not recognized

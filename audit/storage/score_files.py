@@ -92,8 +92,8 @@ def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, i
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
-        return _flatten(_read_arrays(path, ())["observed"])
-    cells = tables.read_table(path, Wanted((("score",), ("scores",)), names))
+        return _flatten(_read_arrays(path, ())["observed"])  # the only array of a .npy file
+    cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
     return scores
@@ -224,7 +224,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
         return _make_ranks({name: signs.get(name, 1) * values for name, values in columns.items()})
-    first, second = columns
+    first, second = columns  # their names
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
         return given.two_worlds(*_read_scores(columns, [first, second], signs))

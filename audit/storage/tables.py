@@ -161,12 +161,12 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     InputError if a row has more or fewer cells than the header.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any end of line
-    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)
-    line, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
-    names = trim(_split(lines[line], separator))
+    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)  # at least so many are scores
+    header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
+    names = trim(_split(lines[header], separator))
     places = wanted.require(names)
     columns: Columns = {ours: [] for ours in places}
-    rows = csv.reader(lines[line + 1 :], delimiter=separator, skipinitialspace=True)
+    rows = csv.reader(lines[header + 1 :], delimiter=separator, skipinitialspace=True)
     for row in rows:
         cells = trim(row)
         if not cells or cells[0].startswith("#"):
@@ -174,7 +174,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         has_more = len(cells) > len(names)  # cells after the last name must be empty
         if has_more or len(row) < len(names):
             raise InputError(
-                f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
+                f"line {header + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
                 f"write {len(names)}, as many as the header"
             )
         for ours, index in places.items():
