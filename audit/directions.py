@@ -89,7 +89,7 @@ def cosines(
         increases its cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift
         if they add updates.
       seed, run, count: as in `canaries`.
-      leave_one_out: True to project the other directions out of the displacement before computing each cosine
+      leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:

@@ -199,14 +199,10 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request for an audit of a custom model.
+    """Returns the request for an audit of a custom model with these settings, `fields`.
 
-    Args:
-      own: the model with its data.
-      fields: the settings. `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or has the
-        guaranteed Lipschitz constants of the steps. `rehearsals` is the number of runs to measure.
-      runs: the number of models to train.
-      level: the delta and the confidence of the bounds.
+    `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or has the guaranteed Lipschitz
+    constants of the steps. `rehearsals` is the number of runs to measure.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -424,10 +420,7 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does.
-
-    The model has `parameters` parameters.
-    """
+    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
     # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
@@ -468,8 +461,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
-        problem = f"{name} have shape {array.shape}: give a row for each example"
-        require(array.size and array.ndim, problem)
+        require(
+            array.size and array.ndim,
+            f"{name} have shape {array.shape}: give a row for each example",
+        )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
     counts = [len(array) for array in canonical.values()]
     require(

@@ -69,7 +69,7 @@ def _write_gallery(app):
     """Writes the gallery: every figure of every page, under the page's title."""
     folder = ROOT / "docs" / "reference"
     folder.mkdir(exist_ok=True)
-    parts = ["# Gallery\n\nAll figures of all pages. Each page explains how its figures are made."]
+    parts = ["# Gallery\n\nAll figures. Their pages explain how they are made."]
     for page in sorted([ROOT / "README.md", *ROOT.glob("experiments/**/README.md")]):
         text = page.read_text()
         figures = _IMAGE.findall(text)

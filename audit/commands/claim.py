@@ -97,9 +97,9 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints the epsilon of all models and of the last model, for the strategy in --noise and for DP-SGD.
+    """Prints the epsilon of all models and of the last model, for the strategy in --noise.
 
-    DP-SGD gets the noise with which the epsilon of all models is equal.
+    It also prints them for DP-SGD with the noise that gives all models the same epsilon.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -127,7 +127,7 @@ def _print_sampler_claims() -> None:
     require(FLAGS.batches, "--batches is missing: give batches per epoch, or mine.py:loader")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
     constants = cli.numbers("lipschitz")
-    lipschitz: float | list[float] | None = constants or None
+    lipschitz: Any = constants or None
     if len(constants) == 1:
         lipschitz = constants[0]  # of all steps
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler

@@ -51,7 +51,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
-        if os.environ.get(_ONLY_FLAGS):
+        if os.environ.get(_ONLY_FLAGS):  # run.sh only checks the flags
             return 0
         main()
         sys.stdout.flush()  # raises any printing error here

@@ -25,7 +25,7 @@ class Holdings(NamedTuple):
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, whatever its data; None if there is no such store.
+        """Returns the store of a setting, whatever its data, or None.
 
         Raises InputError if there are several stores, with different data.
         """

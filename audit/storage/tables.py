@@ -161,7 +161,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     InputError if a row has more or fewer cells than the header.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any end of line
-    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)  # at least so many are scores
+    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)  # a lower bound on the rows
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
     names = trim(_split(lines[header], separator))
     places = wanted.require(names)
