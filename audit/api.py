@@ -260,7 +260,7 @@ def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations of the values of each name, as {name: value}; the last name varies fastest.
+    """Returns all combinations {name: value} of each name's values; the last name varies fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """

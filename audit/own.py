@@ -345,8 +345,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
-    functions except `init`, which may refer to data that should not stay in memory. The model has
-    `parameters` parameters.
+    functions except `init`, which may refer to data that should not stay in memory.
     """
     # The name is that of the function around `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
@@ -395,7 +394,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    # The final and the initial model.
+    # Both the final and the initial model have theta's shape.
     calls.append((adversary.score, (state_of_run, seen, theta, theta)))
     facts = []
     if adversary.crafts_constant:

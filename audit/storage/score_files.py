@@ -111,8 +111,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has other columns, or values that are not scores.
     """
     with naming(place):
-        columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
-        return _make_evidence(columns, signs={}, one_run=False)
+        return _make_evidence(
+            tables.pick_columns(names, column, Wanted(_FORMS, {})), signs={}, one_run=False
+        )
 
 
 def read_cosines(
@@ -315,7 +316,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     require(
         not (has_commas and has_points),
-        "some numbers have a comma, and others a point: write all with points",
+        "some numbers have a comma, others a point: write all with points",
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
