@@ -72,7 +72,7 @@ def _report_unprinted(error: OSError) -> int:
     """
     if error.filename is not None:
         raise error
-    # Replaces stdout by /dev/null, because Python would fail again when it flushes stdout at the end.
+    # Discards the rest, because Python flushes stdout again at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1

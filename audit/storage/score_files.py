@@ -307,9 +307,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells have decimal commas.
 
-    Raises InputError if the cells have both commas and points, or if a mark may separate thousands, such as
-    the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because both readings give the same
-    order.
+    Raises InputError if the cells have both commas and points, or if all are strings and a mark may separate
+    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because both
+    readings give the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

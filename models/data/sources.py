@@ -135,7 +135,7 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
     Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
-    tells. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
+    mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
     """
     if sources.data is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
