@@ -340,8 +340,8 @@ def _read_level(delta: float, confidence: float) -> Level:
 def _run(request: "Request", out: Path) -> Result:
     """Runs an audit and writes its conclusion to a folder in `out`.
 
-    It also writes a figure and a page for a custom model. Matrix products have full float32 precision,
-    whatever JAX's default is.
+    It also writes a figure and a page for a custom model. Matrix products use full float32 precision,
+    regardless of JAX's default.
     """
     import jax
 

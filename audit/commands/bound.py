@@ -87,7 +87,7 @@ cli.define_json()
 
 # The exit status if the claim is rejected (--fail_if_violated), or if a card does not agree.
 REJECTED = 3
-# The flag that each flag requires.
+# {flag: the flag that it requires}.
 _NEEDS = {
     "noise_multiplier": "insertions",
     "insertions": "noise_multiplier",

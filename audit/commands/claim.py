@@ -48,7 +48,7 @@ cli.define_optional(
 cli.define_optional(
     float,
     noise_multiplier="Noise multiplier sigma.",
-    claim="Claimed epsilon, from which sigma is found (for samplers by Poisson accounting).",
+    claim="Claimed epsilon, to compute sigma (for samplers, by Poisson accounting).",
 )
 cli.define_optional(
     int,
