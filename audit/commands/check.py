@@ -100,7 +100,7 @@ def check_user_file(subject: str, value: str) -> None:
     try:
         report = checks[subject](file)
     except InputError as error:
-        # Replaces the argument names of `check_batches` and `check_noise` by the flags.
+        # Replaces the argument names of `check_batches` and `check_noise` with the flags.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 

@@ -176,7 +176,7 @@ def _read_user_loader() -> _Sampler:
     try:
         return _recognize_loader(user_file)
     except InputError as error:
-        # Replaces the argument names of the check by the flag and the definition in the file.
+        # Replaces the argument names of the check with the flag and the definition in the file.
         message = str(error).replace("`draw", "`batches").replace("`examples`", "examples")
         raise InputError(f"{user_file.path.name}: {message}") from error
 

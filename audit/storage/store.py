@@ -130,7 +130,7 @@ class Store:
         store = cls.__new__(cls)  # __init__ would make a folder
         store.text = content.decode(errors="replace")
         store.hash = _compute_hash(store.text)
-        # `resolve` replaces "." and links by the real name.
+        # `resolve` replaces "." and links with the real name.
         require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"

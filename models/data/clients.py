@@ -83,7 +83,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 
     The mean number of examples per client is N / M. For K classes of equal size, the standard deviation is
     about (N / M) sqrt((M - 1) / (K (1 + M alpha))) if examples are rarely dealt again. Raises InputError if
-    `clients` is out of range, or if a client has no examples in all of 100 attempts.
+    `clients` is out of range, or if each of 100 attempts leaves a client without examples.
     """
     size = len(dataset.labels)
     require(
