@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds Python, makes an environment from requirements.lock at the first start, and runs python -m experiments in it.
-# Later starts must be fast, so they only read a few files before they run Python.
+# Finds Python, makes an environment from requirements.lock on the first start, and runs python -m experiments in it.
+# Later starts must be fast, so they read only a few files before they run Python.
 set -euo pipefail
 
 self=${BASH_SOURCE[0]}
@@ -9,7 +9,7 @@ if [[ $self != */* ]]; then self=./$self; fi
 here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
-always=train,zoo # the extras of every command; the lock's section core has their packages
+always=train,zoo # the extras that every command needs; the lock's section core has their packages
 stamp=$venv/.run-sh # a description of the environment (`made_from`); empty during the installation
 python='' version='' extras=''
 unset PYTHONHOME
@@ -47,7 +47,7 @@ find_extras() { # sets extras: those that are installed, and those that the comm
     ray) add_extra ray ;;
   esac
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|train)\  ]] && ! is_installed opacus; then
-    add_extra opacus # not if the user has installed it, maybe with the smaller PyTorch for CPUs
+    add_extra opacus # unless the user has installed it, perhaps with the smaller PyTorch for CPUs
   fi
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then
     add_extra peers
@@ -70,7 +70,7 @@ lacks_extras_only() { [[ -s $stamp && $(tail -n +2 "$stamp") == "$(made_from | t
 
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
-install_locked() { # installs the comma-separated sections $1 of the lock, with its hashes; pip gets more arguments
+install_locked() { # installs the lock's comma-separated sections $1 with hashes, and passes other arguments to pip
   awk -v names=",$1," '/^# section: / { wanted = index(names, "," $3 ",") } wanted' "$here/requirements.lock" \
     >"$venv/locked.txt" && run_pip --require-hashes --no-build-isolation -r "$venv/locked.txt" "${@:2}"
 }
@@ -83,7 +83,7 @@ install() { # installs the extras; if python is set, makes a new environment fir
   fi
   local usual=${extras:+,$extras}
   install_locked build && install_locked "core$usual" && cd -- "$here" &&
-    run_pip --no-index --no-build-isolation -e ".[$always$usual]" # fails where the lock lacks a package
+    run_pip --no-index --no-build-isolation -e ".[$always$usual]" # fails if a package is missing from the lock
 }
 
 set_up() ( # makes or updates the environment; the end of this subshell releases its lock on the folder
@@ -96,7 +96,7 @@ set_up() ( # makes or updates the environment; the end of this subshell releases
   if [[ -s $stamp && $extras == "$(head -n 1 "$stamp")" ]]; then
     echo "bringing ${venv##*/} up to date (setup.cfg, pyproject.toml, requirements.lock or the folder changed)" >&2
   elif [[ -s $stamp ]]; then
-    echo "installing what '${1-audit}' needs besides in ${venv##*/} ($extras; first time only)" >&2
+    echo "installing more packages for '${1-audit}' in ${venv##*/} ($extras; first time only)" >&2
   else
     echo "setting up ${venv##*/} (first run only; a few minutes)" >&2
   fi
@@ -106,7 +106,7 @@ set_up() ( # makes or updates the environment; the end of this subshell releases
   elif [[ -z $python ]]; then find_python; fi
   if ! install >"$venv/set-up.log" 2>&1; then
     why=$(sed -n 's/^ *ERROR: /pip: /p' "$venv/set-up.log" | tail -n 1)
-    die "${why:-no environment}; check the network and start again (more in $venv/set-up.log)"
+    die "${why:-no environment}; check the network and try again (details are in $venv/set-up.log)"
   fi
   made_from >"$stamp"
 ) 9<"$venv"
@@ -117,7 +117,7 @@ if [[ ${1-} =~ ^(help|-h|--help|--version)$ && $# == 1 ]]; then # these need no 
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
-  # Report wrong flags before a long installation. These commands do not have flags of their own.
+  # Report wrong flags before a long installation. The commands in the pattern do not have flags of their own.
   if lacks_extras_only && [[ ! ${1-} =~ ^(|python|ray|test|lint|docs)$ ]]; then
     AUDIT_ONLY_FLAGS=1 "$venv/bin/python" -P -m experiments "$@" || exit
   fi

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
-# The modules of public names that are imported at their first use.
+# The modules of public names that are imported when first used.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
@@ -102,7 +102,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns the object of a public name, or the module itself for the name of a module.
+        """Returns the object with a public name; for "directions", the module itself.
 
         Python calls this for names that are not imported yet.
         """

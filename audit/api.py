@@ -1,4 +1,4 @@
-"""The public functions for audits and lower bounds. They only print progress."""
+"""The public functions for audits and lower bounds. They print only progress."""
 
 import itertools
 import math
@@ -102,9 +102,9 @@ def audit(
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
-        `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
-        of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures in `rehearsals`
-        additional runs how much training steps stretch distances between models. This is the default for
+        `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations of
+        values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures, in `rehearsals`
+        additional runs, how much training steps increase distances between models. This is the default for
         smooth models with k > 1; lipschitz="none" disables it.
 
     Returns:
@@ -122,7 +122,7 @@ def audit(
 
 
 def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
-    """Returns the audit of one of the repository's models; `audit` has the arguments and errors."""
+    """Returns the audit of one of the repository's models; `audit` documents the arguments and errors."""
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.settings import make
@@ -132,7 +132,7 @@ def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
     from audit.training import driver
 
     sources = Sources(None if data is None else str(path("data", data)))
-    # The default number of insertions depends on the model. With `sampler`, the number of steps decides it.
+    # The default number of insertions depends on the model, or with `sampler` on the number of steps.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
@@ -176,11 +176,11 @@ def audit_model(
         `audit.adversaries.base.Adversary`.
       out: the folder for results.
       settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
-        bounds default to 1e-5 and 0.95. `model` is the name of the model in the report. `lipschitz` is a
-        guaranteed Lipschitz constant of training steps, a number or one for each step, which gives a smaller
-        upper bound for the last model (`audit.hidden_state_epsilon`). "measured" measures the constants in
-        `rehearsals` additional runs, assumes that they are valid for all runs, and stores them in `out`.
-        `vary` audits a grid, as in `audit`.
+        bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` is a
+        guaranteed Lipschitz constant of all training steps, or of each, for a smaller upper bound for the
+        last model (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants in `rehearsals`
+        additional runs, assumes that they are valid for all runs, and stores them in `out`. `vary` audits a
+        grid, as in `audit`.
 
     Returns:
       A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.
@@ -252,7 +252,7 @@ def audit_loss(
 
 
 def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
-    """Returns the audit of a custom model; `audit_model` has the settings and errors."""
+    """Returns the audit of a custom model; `audit_model` documents the settings and errors."""
     from audit import own
 
     runs, out, level = _pop_request(settings)
@@ -260,7 +260,7 @@ def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations {name: value} of lists of values; the last name changes fastest.
+    """Returns all combinations {name: value} of each name's values; the last name varies fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
@@ -272,15 +272,15 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Returns audit_one(**settings), or with `vary` the `Grid` of all combinations of its values.
 
-    Audits with equal shapes share their compiled program. The seed, the learning rate, the noise multiplier,
-    the clipping norm, and k at a fixed number of steps do not change shapes.
+    Audits share their compiled program if they differ only in seed, learning rate, noise multiplier, clipping
+    norm, or k at a fixed number of steps.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.
-      settings: the settings that all audits share, and optionally `vary`, lists of values by setting.
+      settings: the settings that all audits share, and optionally `vary`, {name: list of values}.
 
     Raises:
-      InputError: `vary` is not such a mapping, or a setting cannot be audited.
+      InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
     """
     if "vary" not in settings:
         return audit_one(**settings)
@@ -297,26 +297,25 @@ def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> R
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the two arguments of `bounds` as validated evidence.
+    """Returns the score arguments of `bounds` as validated evidence.
 
-    Raises InputError if they do not fit together.
+    Raises InputError if they are not scores, or do not belong together.
     """
     from audit.evidence import given
     from audit.storage import score_files
 
     if isinstance(scores_in, given.Evidence):
         require(
-            scores_out is None, f"`scores_out` does not go with {type(scores_in).__name__}: drop it"
+            scores_out is None, f"`scores_out` conflicts with {type(scores_in).__name__}: drop it"
         )
         return scores_in
     if scores_out is not None:
         return given.two_worlds(scores_in, scores_out)
-    missing = (
+    require(
+        hasattr(scores_in, "columns"),
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
-        "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)"
+        "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)",
     )
-    is_table = hasattr(scores_in, "columns")
-    require(is_table, missing)
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 
 
@@ -334,14 +333,15 @@ def _pop_request(settings: dict[str, Any]) -> tuple[int, Path, Level]:
 
 
 def _read_level(delta: float, confidence: float) -> Level:
-    """Returns the level of the bounds; raises InputError for values that are not numbers."""
+    """Returns the level of the bounds; raises InputError for a value that is not a number."""
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
 def _run(request: "Request", out: Path) -> Result:
-    """Runs an audit and writes its conclusion to a folder in `out`, for custom models with figure and page.
+    """Runs an audit and writes its conclusion to a folder in `out`.
 
-    Matrix products use full float32, whatever the default precision.
+    It also writes a figure and a page for a custom model. Matrix products use full float32 precision,
+    regardless of JAX's default.
     """
     import jax
 

@@ -2,7 +2,7 @@
 
 Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
 not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
-bound (`exact_null`):
+bound (the method `exact_null`):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -12,12 +12,12 @@ bound (`exact_null`):
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
 Include every run you started, in start order, and add a row of NaN for a failed run. If steps add updates, u
-is theta_T - theta_0 - drift. drift is the movement theta_T - theta_0 of a rehearsal: a run without noise and
-canaries. Any drift that does not depend on the directions is valid, such as 0, but cosines may be smaller. If
-count is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. Count only trained
-parameters.
+is theta_T - theta_0 - drift. drift is the change theta_T - theta_0 in a rehearsal: a run without noise and
+canaries. Any drift independent of the directions is valid, such as 0, but may give smaller cosines. If count
+is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. dimension is the number of
+trained parameters.
 
-Directions are reproducible within one version of NumPy. Training may only use the seed to insert canaries,
+Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
 and needs another seed for noise and batches.
 
 >>> import numpy as np
@@ -44,11 +44,11 @@ _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Yields the canaries of a run, `count` uniform unit vectors (dimension,), one by one to save memory.
+    """Yields a run's canaries, `count` uniform unit vectors (dimension,), one at a time to save memory.
 
     Args:
       seed: the seed of the canaries of all runs, 0 to 2^63 - 1.
-      run: the index of the run, from 0.
+      run: the index of the run, starting at 0.
       count: the number of canaries in the run.
       dimension: the number of trained parameters.
 
@@ -80,14 +80,14 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
 def cosines(
     displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
 ) -> Array:
-    """Returns the cosines of the directions of a run with the displacement of the model, of shape (count,).
+    """Returns the cosines between a run's directions and the model's displacement, of shape (count,).
 
-    It uses `count` times 64 kB of memory, and for leave-one-out a few matrices (count, count).
+    It uses `count` times 64 kB of memory, and a few matrices (count, count) for leave-one-out.
 
     Args:
-      displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
-        cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
-        updates.
+      displacement: (dimension,) the change in the parameters, with the sign for which inserting a canary
+        increases its cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift
+        if they add updates.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -103,8 +103,8 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # The matrix of all directions D (count, dimension) may not fit in memory. So we draw a block of its
-    # columns at a time, and add up D @ unit, the squared lengths of rows, and for leave-one-out D @ D.T.
+    # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
+    # at a time, and add up `products` = D @ unit and the squared row lengths, or D @ D.T for leave-one-out.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -132,7 +132,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        # 2 differs from the streams 0 and 1 of `audit.one_run`.
+        # The number 2 differs from those of the random streams of `audit.one_run`.
         rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)

@@ -15,7 +15,7 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-# Float32 and the conversions to epsilon work for noise multipliers in this range; 0 is allowed, too.
+# Float32 and the conversions to epsilon work for noise multipliers in this range, and for 0.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
@@ -23,21 +23,21 @@ _MAX_SHOWN = 200  # characters
 
 
 def shown(value: object) -> str:
-    """Returns a value as text for an error message: on a single line, cut after 200 characters."""
+    """Returns a value as one line of text for an error message, cut after 200 characters."""
     text = value if isinstance(value, str) else repr(value)
     line = " ".join(text.split())
     return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}..."
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error, as in `shown`."""
+    """Returns the type and the message of an error, formatted by `shown`."""
     return f"{type(error).__name__}: {shown(str(error))}".removesuffix(": ")
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError unless a value has the required type.
+    """Raises InputError, with the value's `name`, unless the value has the required type.
 
-    An int is a valid float. A bool is not a valid int or float. `name` is for the message.
+    An int is a valid float. A bool is not a valid int or float.
     """
     is_whole_float = kind is float and type(value) is int
     is_wanted = isinstance(value, kind) and (kind is bool or type(value) is not bool)
@@ -46,15 +46,15 @@ def require_type(name: str, value: object, kind: type) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns a scalar of NumPy or JAX as Python's bool, int or float, and anything else unchanged."""
+    """Returns a NumPy or JAX scalar as a Python bool, int or float, and anything else unchanged."""
     is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if is_scalar else value
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a scalar of Python, NumPy or JAX as a Python number of the type `kind`, int or float.
+    """Returns a Python, NumPy or JAX scalar as a Python number of the type `kind`, int or float.
 
-    An int may become a float. Raises InputError if the value has another type; `name` is for the message.
+    An int may become a float. Raises InputError, with the value's `name`, for other types.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -62,9 +62,9 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 
 
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Returns a user's whole number as an int; `name` is the parameter's name, for the message.
+    """Returns a user's whole number as an int.
 
-    Raises InputError if the value is not a whole number from `least` to `most`.
+    Raises InputError, with the parameter's `name`, unless it is a whole number from `least` to `most`.
     """
     checked = number(name, value, int)
     require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
@@ -74,7 +74,7 @@ def whole_number(name: str, value: Any, least: int, most: int) -> int:
 def path(name: str, value: Any) -> Path:
     """Returns a string or path as a Path.
 
-    Raises InputError for other types, empty strings and null characters; `name` is for the message.
+    Raises InputError, with the parameter's `name`, for other types, empty strings and null characters.
     """
     is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
     require(is_path, f"`{name}` must be a path, got {shown(value)}")

@@ -9,12 +9,12 @@ Train once with many of them, score the final model, and pass the cosines to `py
     scores = one_run.cosines(theta_T - theta_0, seed, count)  # negate if updates are subtracted
     numpy.savez("run.npz", scores=scores[None], presence=bits[None])
 
-Without coins, all canaries take part, and you save observed=scores instead. Then the bound is looser if
+Without coins, all canaries take part, and you save observed=scores instead. The bound is then looser if
 epsilon is small.
 
-Scores use the displacement because the initial weights are not informative (Errata O9). Do not count
-parameters in d that are not trained. Coordinates depend only on (seed, index, d), in one version of NumPy.
-Training must not know the seed.
+Scores use the displacement, because the initial weights do not depend on the canaries (Errata O9 of
+experiments/one_shot/README.md). d counts only trained parameters. A canary depends only on (seed, index, d),
+within one version of NumPy. Training must not know the seed.
 """
 
 import numpy as np
@@ -36,8 +36,8 @@ def canary(seed: int, index: int, dimension: int) -> Array:
     """Returns a canary: a unit vector of shape (dimension,) with a uniform direction.
 
     Args:
-      seed: the seed of all canaries, 0 to 2^63 - 1, a secret of the auditor.
-      index: the canary's index, from 0.
+      seed: the seed of all canaries, 0 to 2^63 - 1, known only to the auditor.
+      index: the canary's index, starting at 0.
       dimension: the number of trained parameters.
 
     Raises:
@@ -51,7 +51,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 
 def coins(seed: int, count: int) -> Bits:
-    """Returns fair coins, of shape (count,): True if a canary takes part, independent of the directions.
+    """Returns fair coins (count,): True if a canary takes part. They are independent of the directions.
 
     Args:
       seed: the seed of the canaries, 0 to 2^63 - 1.
@@ -66,9 +66,9 @@ def coins(seed: int, count: int) -> Bits:
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
-    """Returns each canary's cosine with the displacement, shape (count,), larger for canaries that took part.
+    """Returns the cosines (count,) between the canaries and the displacement.
 
-    The function draws count * d coordinates, about 10^8 per second.
+    Cosines are larger for canaries that took part. This draws count * d numbers, about 10^8 per second.
 
     Args:
       displacement: (d,), the final trained parameters minus the initial ones. Negate it if training
@@ -77,7 +77,7 @@ def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
       count: the number of canaries to score.
 
     Raises:
-      InputError: the displacement is not a finite vector, or is 0, or a number is out of range.
+      InputError: the displacement is not a finite, nonzero vector, or a number is out of range.
     """
     unit = check_displacement(displacement)
     size = whole_number("count", count, 1, MAX_COUNT)

@@ -5,7 +5,7 @@
     ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-or, with many canaries in every run, and cosines whose distribution without insertion is known:
+or, with many canaries in every run. If they are not inserted, the distribution of their cosines is known:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with independent noise
@@ -31,8 +31,8 @@ from audit.errors import number, require
 class _InsertingOptimizer(DPOptimizer):
     """The base of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    It replaces an optimizer, whose class may be DPOptimizer or DPOptimizerFastGradientClipping. Raises
-    InputError for other classes, which clip in parts or in several processes.
+    It replaces a DPOptimizer or a DPOptimizerFastGradientClipping. Raises InputError for other classes, which
+    clip parts of gradients or use several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
@@ -45,15 +45,16 @@ class _InsertingOptimizer(DPOptimizer):
         return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:
-        """Shares all attributes with the optimizer, because ghost clipping's criterion refers to that one."""
+        """Shares all attributes with `optimizer`, because ghost clipping's loss refers to that object."""
         self.__dict__ = optimizer.__dict__
 
 
 class CanaryOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
 
-    The canary is one more gradient. Its norm is the clipping norm C, and only its first entry, in the first
-    parameter, is not 0. It is inserted once a step, even if the step has several physical batches.
+    The canary is an additional gradient. Its norm is the clipping norm C, and its only nonzero entry is the
+    first entry of the first parameter. It is inserted once per step, even if a step has several physical
+    batches.
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
@@ -62,7 +63,7 @@ class CanaryOptimizer(_InsertingOptimizer):
       seed: the seed of these draws, which the adversary must not know; by default, the system's entropy.
 
     Raises:
-      InputError: the optimizer is of another kind, or the rate is not above 0 and at most 1.
+      InputError: the optimizer has another class, or the rate is not above 0 and at most 1.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -82,40 +83,39 @@ class CanaryOptimizer(_InsertingOptimizer):
         self._initial_entry = self._read_first_entry()
 
     def add_noise(self) -> None:
-        """Inserts the canary, if the run has it and the step samples it, then adds the noise."""
+        """Inserts the canary if the run has it and the step samples it, then adds the noise."""
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
         super().add_noise()
 
     def score(self) -> float:
-        """Returns how much training decreased the canary's entry; insertion decreases it."""
+        """Returns how much training decreased the canary's entry, which insertions decrease."""
         return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
         """Returns the first entry of the first parameter."""
-        entries = self.params[0].detach().view(-1)
-        return float(entries[0].item())
+        return float(self.params[0].detach().view(-1)[0])
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
-    Each direction is one more gradient: a vector over all chosen parameters of norm C, the clipping norm. All
-    are inserted once a step, even if the step has several physical batches. With several data-parallel
-    workers, use this optimizer in exactly one of them.
+    Each direction is an additional gradient over all chosen parameters, with the clipping norm C as its norm.
+    All are inserted once per step, even if a step has several physical batches. If there are several
+    data-parallel workers, use this optimizer in exactly one of them.
 
     Args:
       optimizer: a `DPOptimizer` with flat or ghost clipping, as `PrivacyEngine.make_private` returns it.
-      seed: the seed of all runs' directions, a secret of the auditor.
+      seed: the seed of all runs' directions, known only to the auditor.
       run: the run's index; each run has its own directions.
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must not have noise either.
       parameters: the parameters that the directions span, chosen before training; by default all that the
-        optimizer trains. A single tensor of a large model is as powerful and faster.
+        optimizer trains. In a large model, a single tensor gives the same power and is faster.
 
     Raises:
-      InputError: the optimizer is of another kind, a parameter is not one of its float32 parameters, or a
+      InputError: the optimizer has another class, a parameter is not one of its float32 parameters, or a
         number is out of range.
     """
 
@@ -128,11 +128,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces the given optimizer; the class describes the arguments."""
+        """Replaces the given optimizer."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
-        self._identity = {"seed": seed, "run": run, "count": count}  # which draws the directions
+        self._identity = {"seed": seed, "run": run, "count": count}  # determines the directions
         self._present = present
         self._is_moved = False  # True once a step has moved every chosen parameter
         self._theta_0 = self._read_parameters()
@@ -155,11 +155,12 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes a step.
 
-        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged,
-        because the canaries then do not reach the model.
+        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
+        canaries would not reach the model.
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
+        # Opacus skips steps between the physical batches of a logical batch.
         if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
@@ -172,7 +173,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return loss
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the chosen parameters minus those at the start, of shape (dimension,).
+        """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
           InputError: this is a rehearsal with noise. If a run had the same noise, subtracting the rehearsal's
@@ -181,19 +182,21 @@ class DirectionsOptimizer(_InsertingOptimizer):
         noise = self.noise_multiplier
         require(
             self._present or noise == 0,
-            f"a rehearsal with `noise_multiplier={noise}` takes its noise out of every run: rehearse with "
+            f"a rehearsal with `noise_multiplier={noise}` removes its noise from every run: rehearse with "
             "noise_multiplier=0",
         )
         return self._read_parameters() - self._theta_0
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
-        """Returns the cosines of the run's directions with its movement, (count,); insertion increases them.
+        """Returns the cosines (count,) between the run's directions and its displacement, drift - movement.
+
+        Insertion increases them.
 
         Args:
           drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
             allowed, but cosines are then smaller.
-          leave_one_out: if True, the other directions are projected out of the movement before each cosine.
-            Use it here and in `audit.cosines` if `count` exceeds a percent of the dimension.
+          leave_one_out: True to project the other directions out of the displacement before each cosine. Use
+            it here and in `audit.cosines` if `count` exceeds 1% of the dimension.
 
         Raises:
           InputError: no parameter has moved, parameters are not finite, or there are too many directions for
@@ -205,28 +208,30 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits a vector of shape (dimension,) into a part for each chosen parameter."""
+        """Splits a vector (dimension,) into a part for each chosen parameter."""
         parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
         return parts
 
     def _read_parameters(self) -> NDArray[np.float64]:
-        """Returns all chosen parameters, of shape (dimension,)."""
+        """Returns the chosen parameters as one vector (dimension,)."""
         parts = [parameter.detach().cpu().flatten() for parameter in self._chosen]
         return np.asarray(torch.cat(parts).double().numpy())
 
 
 def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
-    """Raises InputError unless the chosen parameters are trained, all different, and at least float32."""
+    """Raises InputError unless the chosen parameters are trained, distinct, and float32 or float64."""
     fix = "choose parameters that the optimizer trains"
     require(chosen, f"`parameters` is empty: {fix}")
-    # Tensors compare entry by entry, so we compare their identities.
+    # `==` compares tensors entry by entry, so we compare their identities.
     remaining = {id(parameter) for parameter in trained}
     for index, parameter in enumerate(chosen):
         problem = f"parameter {index} of `parameters`"
         require(
-            id(parameter) in remaining, f"{problem} is not trained, or comes twice: {fix}, once"
+            id(parameter) in remaining, f"{problem} is not trained, or is repeated: {fix}, once"
         )
         remaining.remove(id(parameter))
         is_exact = parameter.dtype in (torch.float32, torch.float64)
-        advice = "rounding hides small updates, so train it in float32"
-        require(is_exact, f"{problem} is {parameter.dtype}: {advice}")
+        require(
+            is_exact,
+            f"{problem} is {parameter.dtype}: rounding hides small updates, so train it in float32",
+        )

@@ -1,4 +1,4 @@
-"""Audits custom adversaries and models: Flax modules, or losses of a pytree of parameters."""
+"""Audits custom adversaries and models: Flax modules, or losses over a pytree of parameters."""
 
 import dataclasses
 import functools
@@ -49,8 +49,8 @@ class OwnModel(NamedTuple):
       model: the model, over a flat vector of parameters.
       dataset: the data.
       name: the default name in reports.
-      computes: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
-      usual: the default settings.
+      computes: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
+      usual: the default settings, by name.
     """
 
     model: Model
@@ -70,10 +70,10 @@ class _Computed:
 
 @functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the functions of the first call with the same hash.
+    """Returns the functions of the first call with the same hash, from the cache.
 
-    JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines new
-    functions that compute the same. Replacing them with the earlier ones avoids compiling again.
+    JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines equal
+    but distinct functions. Replacing them with the earlier ones avoids compiling again.
     """
     return computed.functions
 
@@ -160,13 +160,13 @@ def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
 
 
 def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
-    """Returns a custom model, with the hash of its initialisation and of its loss with gradient.
+    """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
 
     Args:
       what: the name of the user's code in messages.
       make: a function from the features of an example to the model.
       dataset: the data.
-      name: the name of the model in reports.
+      name: the model's name in reports.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -199,17 +199,13 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request for an audit of a custom model.
+    """Returns the request for an audit of a custom model with these settings, `fields`.
 
-    Args:
-      own: the model with its data.
-      fields: the settings. `adversary` is a name or an `Adversary`. `lipschitz` has the guaranteed Lipschitz
-        constants of the steps, or is "measured"; `rehearsals` is the number of runs to measure.
-      runs: the number of models to train.
-      level: the delta and the confidence of the bounds.
+    `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or has the guaranteed Lipschitz
+    constants of the steps. `rehearsals` is the number of runs to measure.
 
     Raises:
-      InputError: the arguments do not fit together.
+      InputError: a setting is invalid, or does not fit the model or the data.
     """
     constants = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
@@ -220,7 +216,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_random = own.model.module is not None  # else every run begins at the user's params
+    is_random = own.model.module is not None  # otherwise every run begins at the user's params
     require(
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
@@ -230,10 +226,11 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
+    # A function from the setting's store to its Lipschitz constants.
     find_constants = _keep_earlier_steps
     if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
-        constants = 1.0  # before they are measured, any number shows whether there is a bound
+        constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
         find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
     if constants is not None:
@@ -246,13 +243,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
-    """The training of a custom model.
-
-    Attributes:
-      own: the model with its data.
-      setting: the setting.
-      adversary: a custom adversary; None for the setting's adversary.
-    """
+    """The training of a custom model. `adversary` is a custom adversary; None for the setting's adversary."""
 
     own: OwnModel
     setting: Setting
@@ -267,7 +258,7 @@ class _Training:
         model = self.own.model
         labels = self.own.dataset.labels
         is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-        classes = 0
+        classes = 0  # if labels are not class numbers
         if is_whole and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1
         clipping = "per_example"  # the other strategies need a module's layers
@@ -280,7 +271,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training, by name, with the view of a custom adversary."""
+        """Returns the provenance of the training, by name, and the models that a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -290,7 +281,7 @@ class _Training:
         """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
         steps = Steps(constants, reason="given")
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
-        reason = bound if isinstance(bound, str) else ""
+        reason = bound if isinstance(bound, str) else ""  # why there is no bound
         if self.adversary is not None:
             parameters = self.own.model.n_parameters
             reason = reason or _why_adversary_uncovered(self.adversary, parameters)
@@ -304,21 +295,21 @@ class _Training:
 
 
 def _keep_earlier_steps(store: Store) -> Steps | None:
-    """Returns the Lipschitz constants in a store if an earlier audit measured them; else deletes them.
+    """Returns the Lipschitz constants in a store if an earlier audit measured them; otherwise deletes them.
 
-    Guaranteed constants are only valid for the audit that was given them. They have 0 `runs`.
+    Guaranteed constants, which have 0 `runs`, are valid only for the audit that was given them.
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
-    # `keep` deletes the file for None.
+    # For None, `keep` deletes the file.
     return lipschitz.keep(store, stored if is_measured else None)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, we compare it with per-example gradients, at clipping norms that clip no gradients,
-    about half of them, and all. If no strategy agrees, we warn on stderr that per-example gradients are slow.
+    We compare it with per-example gradients on a few examples, at clipping norms that clip none, half and all
+    of the gradients. If no strategy agrees, we warn on stderr that per-example gradients are slow.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -340,7 +331,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name
-        # The sums differ, or the strategy does not support the model's layers and raises any of these.
+        # The sums differ, or the strategy does not support the model's layers and raises one of these.
         except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
@@ -354,14 +345,14 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
-    functions except `init`, which may hold data that should not stay in memory. `parameters` is the number of
-    model parameters.
+    functions except `init`, which may refer to data that should not stay in memory.
     """
-    # The adversary is named after the function that defines `init`: "constant_direction.<locals>.init".
+    # The name is that of the function around `init`: "constant_direction" in
+    # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     observer = adversary.observer
-    # JAX reuses earlier traces of the same function object. A function may read a variable that has changed
-    # since, so we wrap it in a new object.
+    # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
+    # we wrap each function in a new object.
     untraced = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -383,12 +374,12 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns the hash of an adversary's functions for a model of `parameters` parameters, and of its facts.
+    """Returns the hash of an adversary's functions, compiled for `parameters` parameters, and of its facts.
 
-    The facts are `crafts_constant` and the fields of `null`, without defaults. JAX must not have traced the
-    functions before, because it would reuse these traces.
+    The facts are `crafts_constant` and the fields of `null` that differ from their defaults. JAX must not
+    have traced the functions before, because it would reuse these traces.
     """
-    # Only the shapes and types of arguments matter: theta (p,), the step's number, the clipping norm.
+    # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
@@ -403,9 +394,8 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    final_model = theta
-    initial_model = theta
-    calls.append((adversary.score, (state_of_run, seen, final_model, initial_model)))
+    # Both the final and the initial model have theta's shape.
+    calls.append((adversary.score, (state_of_run, seen, theta, theta)))
     facts = []
     if adversary.crafts_constant:
         facts.append("crafts_constant=True")
@@ -416,10 +406,10 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of compiled functions followed by the texts `facts`.
+    """Returns the SHA-256, in hex, of compiled functions and the texts `facts`.
 
-    `calls` has each function with the shapes and types of its arguments. We lower for the CPU, so the hash is
-    the same on all machines.
+    `calls` has each function with the shapes and types of its arguments. We lower the functions for CPUs, so
+    all machines give the same hash.
     """
     texts = []
     for function, arguments in calls:
@@ -429,10 +419,7 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does.
-
-    `parameters` is the number of model parameters.
-    """
+    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
     # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
@@ -452,15 +439,15 @@ def _key() -> Array:
 
 
 def _vector(parameters: int) -> jax.ShapeDtypeStruct:
-    """Returns the shape, of shape (parameters,), and the type of a model's parameters."""
+    """Returns the shape (parameters,) and type of a vector of model parameters, without values."""
     return jax.ShapeDtypeStruct((parameters,), jnp.float32)
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features and labels, both of shape (N, ...), as a data set.
+    """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for values that are not
-    finite or too large, and for arrays that are empty or have different lengths.
+    Floats become float32, and integers except uint8 become int32. Raises InputError for values that are NaN,
+    infinite or too large, and for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):
@@ -470,10 +457,13 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
         if array.dtype.kind in "biu":  # booleans and whole numbers
             kind = np.int32
             limit = 2**31
-        is_valid = np.abs(array.astype(np.float64)) < limit  # False for NaN, too
+        is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
-        require(array.size and array.ndim, "features and labels need an axis of examples each")
+        require(
+            array.size and array.ndim,
+            f"{name} have shape {array.shape}: give a row for each example",
+        )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
     counts = [len(array) for array in canonical.values()]
     require(

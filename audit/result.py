@@ -27,7 +27,7 @@ class Result:
     """The result of an audit, which prints as the table of its bounds.
 
     Attributes:
-      conclusion: the conclusion of the audit, with bounds, estimates and scores.
+      conclusion: the bounds, estimates and scores.
       subject: a function that returns the facts about the audit for its page.
       folder: the folder of the audit; None if the user gave the scores.
 
@@ -48,11 +48,11 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns the lower bounds on epsilon, keyed by method name, in the order of the table.
 
-        Each bound is valid at its confidence under its assumption. `holds` is False if the scores refute the
-        assumption.
+        Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
+        the assumption.
 
-        With several runs, there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. With several canaries per run, these are aliases of other methods.
+        Several runs always have an "assumption_free" bound, and an "if_gaussian" bound except for fresh
+        directions. If there are several canaries per run, these are aliases of other methods.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -83,12 +83,12 @@ class Result:
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Returns estimates of epsilon, which are not bounds, keyed by method name."""
+        """Returns estimates of epsilon, keyed by method name. They are not confidence bounds."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
     def upper_bound(self) -> float | None:
-        """Returns the epsilon at delta that accounting guarantees; None if the mechanism is unknown."""
+        """Returns the claimed epsilon at delta, such as the accountant's; None without a claim."""
         return self.conclusion.upper_bound
 
     @property
@@ -106,7 +106,7 @@ class Result:
         return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of a threshold with at most this false-positive rate."""
+        """Returns the largest true-positive rate of thresholds with at most this false-positive rate."""
         from audit.methods import curves
 
         rate = errors.number("false_positive_rate", false_positive_rate, float)
@@ -159,7 +159,7 @@ def card(result: Result) -> dict[str, Any]:
     It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
     provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
     number of looks at the scores. It does not depend on the scores, so you can publish it before the audit.
-    `./run.sh bound --card=card.json --scores=...` recomputes a card; its schema is `audit/card.schema.json`.
+    `./run.sh bound --card=card.json --scores=...` verifies a card. The schema is `audit/card.schema.json`.
 
     Args:
       result: the result of an audit or of `bounds`.
@@ -222,7 +222,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the file suffix; it does nothing without a path."""
+    """Writes a figure in the format of the file suffix, unless the path is None."""
     if path is None:
         return
     from audit.report import style
@@ -266,7 +266,7 @@ class Grid:
         return pd.DataFrame(rows)
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
-        """Returns a figure of the proven epsilon over the first varied setting.
+        """Returns a figure of the proven epsilon against the first varied setting.
 
         There is a line for each combination of the other varied settings. If the seed varies, a line is the
         mean over seeds, with bars from the smallest to the largest value. Upper bounds are dotted.
@@ -287,7 +287,7 @@ class Grid:
 
     def __str__(self) -> str:
         table = self.table()[[*self.varied, "verdict", "epsilon", "upper_bound"]]
-        # Without a claim, the upper bound is infinite.
+        # An upper bound of None, for no claim, prints as infinity.
         table["upper_bound"] = table["upper_bound"].astype(float).fillna(math.inf)
         formats = {"epsilon": at_least, "upper_bound": at_most}
         return str(table.to_string(index=False, formatters=formats))

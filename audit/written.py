@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down to `decimals` places after the point, or "inf"."""
+    """Returns a lower bound as text, rounded down to `decimals` decimal places, or "inf"."""
     return _round_decimals(value, decimals, math.floor)
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound as text, rounded up to `decimals` places after the point, or "inf"."""
+    """Returns an upper bound as text, rounded up to `decimals` decimal places, or "inf"."""
     return _round_decimals(value, decimals, math.ceil)
 
 
@@ -57,7 +57,7 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a finite number unchanged, and None for infinity and NaN, which JSON cannot represent."""
+    """Returns a finite number unchanged, and None for None, infinity and NaN; JSON has no infinity or NaN."""
     if value is None or not math.isfinite(value):
         return None
     return value
@@ -66,7 +66,7 @@ def finite(value: float | None) -> float | None:
 def write_json(content: Any, indent: int | None = None) -> str:
     """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 
-    Numbers may be NumPy's. `indent` is the number of spaces per level; with None, the text is a single line.
+    The numbers may be NumPy scalars. `indent` is the number of spaces per level, or None for a single line.
 
     >>> from audit.written import write_json
     >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
@@ -76,7 +76,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 def _replace_infinities(value: Any) -> Any:
-    """Returns nested dicts and lists with None in place of infinity and NaN."""
+    """Returns nested dicts and lists with None replacing infinity and NaN."""
     if isinstance(value, Mapping):
         replaced = {}
         for key, item in value.items():
@@ -105,7 +105,7 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest text with the same value: "1e-05"."""
+    """Returns a delta or a confidence as the shortest text that has the same float value: "1e-05"."""
     return repr(float(value))
 
 
@@ -145,7 +145,7 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, in the plural unless the number is 1: "1 cell", "2 cells".
 
-    The noun may have a verb, as in "batch has". By default, `plural` is the noun and an "s".
+    The noun may include a verb, as in "batch has". `plural` defaults to the noun plus "s".
     """
     if number == 1:
         return f"{number} {noun}"

@@ -42,9 +42,9 @@ exclude_patterns = ["docs/_build", "docs/_templates"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 4
-default_role = "code"  # what docstrings put between backticks
+default_role = "code"  # for text in single backticks
 myst_url_schemes = ["http", "https", "mailto"]
-templates_path = ["docs/_templates"]  # of autosummary, which starts at the source folder
+templates_path = ["docs/_templates"]  # relative to the source folder
 
 autosummary_generate = True
 autosummary_imported_members = False
@@ -69,7 +69,7 @@ def _write_gallery(app):
     """Writes the gallery: every figure of every page, under the page's title."""
     folder = ROOT / "docs" / "reference"
     folder.mkdir(exist_ok=True)
-    parts = ["# Gallery\n\nAll figures of all pages; each page says how its figures are made."]
+    parts = ["# Gallery\n\nAll figures. Their pages explain how they are made."]
     for page in sorted([ROOT / "README.md", *ROOT.glob("experiments/**/README.md")]):
         text = page.read_text()
         figures = _IMAGE.findall(text)
@@ -86,5 +86,5 @@ def _write_gallery(app):
 
 
 def setup(app):
-    """Registers what runs before pages are read."""
+    """Registers the function that runs before pages are read."""
     app.connect("builder-inited", _write_gallery, priority=100)

@@ -1,4 +1,4 @@
-"""The models of the repository, with a row for each: data, hyperparameters and clients.
+"""The repository's models, with a row for each: data, hyperparameters and clients.
 
 The hyperparameters come from the hidden-state paper (Table 2). Importing this module does not start JAX.
 """
@@ -33,7 +33,7 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# Tokens 1 to 10,000 are words by frequency. Then come begin, end and unknown. 0 is padding.
+# Tokens 1 to 10,000 are words by frequency, followed by begin, end and unknown. 0 is padding.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
@@ -50,7 +50,7 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
-    """Returns the row of a model; raises InputError if no model of this name trains on such data."""
+    """Returns the row of a model; raises InputError if no model with this name trains on `trains_on`."""
     choices = ", ".join(rows)
     require(
         model in rows,
@@ -59,11 +59,11 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     return rows[model]
 
 
-@cache  # so that equal sizes give the same model, which JAX compiles only once
+@cache  # equal sizes then give the same model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
     """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
 
-    Raises InputError if the size is unsuitable, or if the model is not the GPT.
+    Raises InputError if the size is invalid, or if the model is not the GPT.
     """
     wrong = f"`model={row.name}:{size}`"
     require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
@@ -71,7 +71,7 @@ def _resize(row: Task, size: str) -> Task:
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)
-    # The cost of a step, relative to the default of 5 blocks of width 256.
+    # The cost of a step relative to the default, 5 blocks of width 256.
     work = layers * width**2 / (5 * 256**2)
     fixed, per_example = row.step_seconds
     return row._replace(
@@ -83,15 +83,15 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that maps the shape of an example to the model, and makes it once for each shape.
+    """Returns a function from the shape of an example to the model, which it makes once for each shape.
 
     `name` is "module:function" within `models`. We import the module at the first call, because it starts
-    JAX. The function gets the keywords `fixed`, and `n_features` if an example is a vector.
+    JAX. The named function gets the keywords `fixed`, and `n_features` if an example is a vector.
     """
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
-        """Returns the model for examples of this shape. Only the length of vectors changes a model's size."""
+        """Returns the model for examples of this shape. Only a vector's length changes a model's size."""
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
         return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
@@ -107,7 +107,7 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals those for training to `setting.clients` clients; 0 means one per image."""
+    """Loads images, and deals the training images to `setting.clients` clients; 0 means one per image."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
@@ -116,9 +116,9 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads the largest `setting.clients` of Shakespeare's roles as clients; 0 means all roles."""
+    """Loads Shakespeare's `setting.clients` largest roles as clients; 0 means all roles."""
     roles = load_shakespeare(sources)
-    by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size stay in order
+    by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
@@ -126,8 +126,8 @@ def _load_roles(setting: Dealing, sources: Sources) -> Federation:
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
-# In the logits, softmax cross entropy has a Hessian of at most 1/2 and a gradient of norm at most sqrt(2).
-# Features have a squared norm of at most 1/2. In the weights, the Hessian is thus at most 1/2 * 1/2.
+# With respect to the logits, softmax cross entropy has a Hessian of at most 1/2, and a gradient of norm at
+# most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/2 * 1/2.
 _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,
@@ -135,8 +135,8 @@ _SOFTMAX_CURVATURE = Curved(
     reason="softmax without clipping, on features that the model shortens",
 )
 # The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
-# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h). The logit's gradient has norm at most 1. As a
-# function of the logit, the logistic loss has slope at most 1 and second derivative in [0, 1/4].
+# most 0.7699, so the logit's Hessian is at most 0.7699 / sqrt(h). The logit's gradient has norm at most 1. As
+# a function of the logit, the logistic loss has slope at most 1 and second derivative in [0, 1/4].
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
     largest_negative=_TWO_LAYER_LEAST,
@@ -184,7 +184,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# The last bits of computed features differ between machines, so they have no checksum.
+# Computed features do not have a checksum, because their last bits differ between machines.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,
@@ -393,7 +393,7 @@ TASKS: dict[str, Task] = {}
 FEDERATED_TASKS: dict[str, FederatedTask] = {}
 for _row in _ROWS:
     TASKS[_row.name] = _row
-    # Models of these data sets also train on clients.
+    # Models on these data sets also train on clients.
     if _row.data.name in _RECIPES:
         FEDERATED_TASKS[_row.name] = FederatedTask(
             description=f"{_row.label} on {_row.data.label}",

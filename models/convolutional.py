@@ -1,6 +1,6 @@
 """Convolutional networks for images, with LeCun normal kernels, zero biases and softmax cross entropy.
 
-They take bytes and normalise them on the device, which saves memory.
+All except EmnistCNN take bytes and normalise them on the device, which saves memory.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
     Attributes:
-      pool: halves the image after each convolution.
+      pool: halves the height and width after each convolution.
       activate: the activation after each pooling, and after each dense layer except the last.
     """
 
@@ -36,7 +36,7 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (..., 10), for uint8 images of shape (..., 32, 32, 3)."""
+        """Returns the logits (..., 10) for uint8 images (..., 32, 32, 3)."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
@@ -48,12 +48,15 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Makes a model of CIFAR-10's uint8 images, of shape (32, 32, 3)."""
+    """Makes a model for CIFAR-10's uint8 images (32, 32, 3)."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 
 def convnet() -> Model:
-    """Makes the network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
+    """Makes the network for CIFAR-10, with 62,006 parameters (hidden-state paper, Table 2).
+
+    Errata H9 of experiments/hidden_state/README.md describes it.
+    """
     return _make(ConvNet())
 
 
@@ -67,7 +70,7 @@ class EmnistCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (..., 62), for float32 images of shape (..., 28, 28)."""
+        """Returns the logits (..., 62) for float32 images (..., 28, 28)."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = nn.relu(Convolution(features, window=3)(x))
@@ -78,7 +81,7 @@ class EmnistCNN(nn.Module):
 
 
 def emnist_cnn() -> Model:
-    """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
+    """Makes the network for EMNIST's characters (Reddi et al., 2020), with 1,206,590 parameters.
 
     We leave out the paper's dropout, because an audited client's update must not depend on random draws.
     """
@@ -88,8 +91,9 @@ def emnist_cnn() -> Model:
 class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
-    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each with a norm. The
-    shortcut is x if the shape stays the same, else a 1x1 convolution with a norm.
+    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each followed by a
+    group norm. The shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group
+    norm.
     """
 
     features: int
@@ -97,7 +101,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the block's output for x, of shape (..., H, W, C)."""
+        """Returns the block's output for x (..., H, W, C)."""
         y = nn.relu(_convolve(x, self.features, 3, self.stride))
         y = _convolve(y, self.features, 3)
         if x.shape[-1] != self.features or self.stride != 1:
@@ -106,17 +110,17 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
+    """A residual network: a uint8 image (32, 32, 3) -> logits (10,).
 
-    `widths` are the numbers of channels of its stages. A stage has two blocks. In every stage except the
-    first, the first block halves the image.
+    `widths` has each stage's number of channels. A stage has two blocks. In every stage except the first, the
+    first block halves the height and width.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits, of shape (10,), for a uint8 image of shape (height, width, 3)."""
+        """Returns the logits (10,) for a uint8 image (32, 32, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = nn.relu(_convolve(x, self.widths[0], 3))
         for stage, features in enumerate(self.widths):
@@ -129,8 +133,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm of at most 32 groups, within a module's compact method.
 
-    The convolution needs no bias, because the norm has one. We give the norm its axes, because by default
-    Flax takes the first axis for a batch.
+    The convolution does not need a bias, because the norm has one. We pass the norm's axes, because by
+    default Flax treats the first axis as a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
@@ -138,7 +142,7 @@ def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
 
 
 def resnet18() -> Model:
-    """Makes ResNet18 in its form for CIFAR-10 (He et al., 2016, Section 4.2), of 11,173,962 parameters.
+    """Makes the CIFAR-10 version of ResNet18 (He et al., 2016, Section 4.2), with 11,173,962 parameters.
 
     GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D).
     """

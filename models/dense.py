@@ -1,4 +1,7 @@
-"""Dense networks of the hidden-state paper (Table 2, Remark 2, Figure 13; Errata H9) and the LiDP paper."""
+"""Dense networks of the LiDP paper and the hidden-state paper (Table 2, Remark 2, Figure 13).
+
+Errata H9 is in experiments/hidden_state/README.md.
+"""
 
 import math
 from collections.abc import Callable
@@ -20,7 +23,7 @@ SOFTMAX_NORM = 0.5**0.5
 
 
 def _make(module: nn.Module, n_features: int, criterion: Callable[[Array, Array], Array]) -> Model:
-    """Makes a model of float32 vectors of length n_features from a module and (logits, label) -> loss."""
+    """Makes a model for float32 vectors (n_features,) from a module and a loss (logits, label) -> scalar."""
     return flat_model(module, jnp.zeros(n_features), criterion)
 
 
@@ -31,7 +34,7 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (2,), for features of shape (n,)."""
+        """Returns the logits (2,) for features (n,)."""
         # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
@@ -40,7 +43,7 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy for two logits and a label in {0, 1} as softplus of the signed margin.
+    """Computes the cross entropy for logits (2,) and a label in {0, 1} as softplus of the signed margin.
 
     The loss and its gradient take fewer operations than the general softmax cross entropy.
     """
@@ -55,7 +58,7 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the gradient at the logits, times the cotangent, and None because labels have no gradient.
+    """Returns the gradient at the logits times the cotangent, and None, because labels have no gradient.
 
     The gradient is (-r, r), with the residual r = sigmoid(margin) - label.
     """
@@ -69,7 +72,7 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
-    """Makes the network for California Housing, 8 -> 6 -> 2, with 68 parameters and LeCun normal kernels.
+    """Makes the network for California Housing (Errata H9): 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
     `activation` is a name in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
@@ -77,21 +80,21 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales n features to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
-    unlimited = jnp.sqrt(jnp.sum(x**2))
-    return x * (_BELOW_1 * norm / jnp.maximum(unlimited, norm))
+    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
+    current_norm = jnp.sqrt(jnp.sum(x**2))
+    return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
 
 
 class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
-    Only the h n weights w_j are trained. The network scales features with a norm above 1 to norm 1.
+    Only the weights w_j (n,) are trained. Features with a norm above 1 are scaled down to norm 1.
     """
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit, of shape (1,), for features of shape (n,)."""
+        """Returns the logit (1,) for features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
         signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
@@ -99,26 +102,26 @@ class TwoLayer(nn.Module):
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes a `TwoLayer` network with 64 units, 64 n_features parameters and the logistic loss."""
+    """Makes a `TwoLayer` network with 64 n_features parameters and the logistic loss."""
     return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the logistic loss for a logit, of shape (1,), and a label in {0, 1}."""
+    """Computes the logistic loss for a logit (1,) and a label in {0, 1}."""
     return jax.nn.softplus((1 - 2 * label) * logits[0])
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With 8 features, it has 2,689
+    It has hidden layers of 64 and 32 ReLU units, and a single logit. With 8 features, it has 2,689
     parameters.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
-    """Computes half the squared error between an output, of shape (1,), and a target."""
+    """Computes half the squared error between an output (1,) and a target."""
     return 0.5 * (output[0] - target) ** 2
 
 
@@ -141,43 +144,43 @@ def least_squares(n_features: int) -> Model:
 
 
 def head(n_features: int) -> Model:
-    """Makes the dense last layer of a pretrained network, of 10 (n_features + 1) parameters."""
+    """Makes a dense last layer for a pretrained network's features, with 10 (n_features + 1) parameters."""
     return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
     """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
-    It scales features with a norm above SOFTMAX_NORM to this norm.
+    It scales features with a norm above SOFTMAX_NORM down to this norm.
     """
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (10,), for features of shape (n,)."""
+        """Returns the logits (10,) for features (n,)."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
 def softmax_head(n_features: int) -> Model:
-    """Makes a last layer for a pretrained network's features, without a bias, of 10 n_features parameters.
+    """Makes a last layer for a pretrained network's features, without a bias, with 10 n_features parameters.
 
     The gradient of softmax cross entropy is the outer product of two vectors: the features, and the
-    probabilities minus the one-hot label. Their norms are at most SOFTMAX_NORM = 1 / sqrt(2) and sqrt(2). So
-    the norm of the gradient is at most 1.
+    probabilities minus the one-hot label. Their norms are at most SOFTMAX_NORM = 1 / sqrt(2) and sqrt(2), so
+    the gradient's norm is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns the normalised pixels, (784,), of a uint8 image (28, 28); returns floats (n,) unchanged."""
+    """Returns the normalised pixels (784,) of a uint8 image (28, 28); returns floats (n,) unchanged."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron with ReLU and hidden layers of these widths: (an image or features) -> logits.
+    """A multilayer perceptron with ReLU and hidden layers of these widths: an image or features -> logits.
 
-    An image is (28, 28) of uint8, and the network normalises it. Features are floats (n,).
+    A uint8 image (28, 28) is normalised. Features are floats (n,).
     """
 
     widths: tuple[int, ...]
@@ -185,7 +188,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits, of shape (classes,), for a uint8 image (28, 28) or for features (n,)."""
+        """Returns the logits (classes,) for a uint8 image (28, 28) or for features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))
@@ -193,10 +196,10 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes an `MLP` with softmax cross entropy; the default has 269,322 parameters on Fashion-MNIST.
+    """Makes an `MLP` with softmax cross entropy. The default, for Fashion-MNIST, has 269,322 parameters.
 
     With widths=() it is a linear classifier.
     """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    # Adversaries that craft examples change the floats that enter the first layer.
+    # `inputs` gives the floats that enter the first layer. Adversaries that craft examples change them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

@@ -1,4 +1,4 @@
-"""A small decoder-only transformer for the next character (as Radford et al., 2019, but without dropout)."""
+"""A small decoder-only transformer for the next character (like Radford et al., 2019, without dropout)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ HEADS = 4
 
 
 class Block(nn.Module):
-    """Causal attention and two dense layers, each part after a layer norm and with a residual connection."""
+    """Causal attention, then two dense layers. Both follow a layer norm and have a residual connection."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs at T positions, of shape (T, width), for inputs of the same shape."""
+        """Returns the outputs (T, width) at T positions for inputs of the same shape."""
         width = x.shape[-1]
         causal = nn.make_causal_mask(jnp.ones(len(x)))
         attention = nn.MultiHeadDotProductAttention(num_heads=HEADS)
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
+    """A model of the next token: token numbers (T,) -> logits (T, vocabulary) for the token after each.
 
     Attributes:
       vocabulary: the number of tokens, which are numbered from 0.
@@ -40,7 +40,7 @@ class GPT(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits, of shape (T, vocabulary), for a text of T token numbers."""
+        """Returns the logits (T, vocabulary) for a text of T token numbers."""
         tokens = nn.Embed(self.vocabulary, self.width)(numbers.astype(jnp.int32))
         places = nn.Embed(len(numbers), self.width)(jnp.arange(len(numbers)))
         x = tokens + places
@@ -50,10 +50,10 @@ class GPT(nn.Module):
 
 
 def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5) -> Model:
-    """Makes a model of Shakespeare's next character, by default of 4,015,962 parameters.
+    """Makes a model of Shakespeare's next character, by default with 4,015,962 parameters.
 
     Args:
-      n_features: the number of characters of a sequence.
+      n_features: the number of characters in a sequence.
       width: the width of embeddings and blocks, a multiple of 4.
       layers: the number of blocks.
     """

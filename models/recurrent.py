@@ -14,18 +14,18 @@ SENTENCE_LENGTH = 20
 
 
 class LSTM(nn.Module):
-    """A layer of LSTM cells that starts from a zero state: inputs (T, d) -> outputs (T, units).
+    """An LSTM layer that starts from a zero state: inputs (T, d) -> outputs (T, units).
 
-    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. It multiplies the inputs of all T positions
-    by their kernel in one product, which is faster than one per position.
+    It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
+    which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
+    all T positions by their kernel, which is faster than a product per position.
     """
 
     units: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs at T positions, of shape (T, units), for inputs of shape (T, d)."""
+        """Returns the outputs (T, units) at T positions for inputs (T, d)."""
         width = 4 * self.units  # for the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
@@ -34,7 +34,7 @@ class LSTM(nn.Module):
         bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Advances the state (hidden, cell), each (units,), by a position, and returns it and the output.
+            """Returns the state (hidden, cell), each (units,), at the next position, and the output there.
 
             `product` (4 units,) is the input's product with the kernel, plus the bias.
             """
@@ -52,7 +52,7 @@ class LSTM(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
+    """A model of the next token: token numbers (T,) -> logits (T, vocabulary) for the token after each.
 
     It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
     dense layer of that width comes before the logits.
@@ -66,7 +66,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits, of shape (T, vocabulary), for a text of T token numbers."""
+        """Returns the logits (T, vocabulary) for a text of T token numbers."""
         x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
@@ -76,9 +76,9 @@ class LanguageModel(nn.Module):
 
 
 def next_token_loss(logits: Array, labels: Array) -> Array:
-    """Returns the mean cross entropy of logits (T, vocabulary) over the T labels that are not padding.
+    """Returns the mean cross entropy of logits (T, vocabulary) over all labels (T,) except padding.
 
-    The mean gives all sequences the same weight. A sequence of only padding has loss 0.
+    The mean gives all sequences the same weight. A sequence that is only padding has loss 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING
@@ -88,14 +88,14 @@ def next_token_loss(logits: Array, labels: Array) -> Array:
 
 
 def word_lstm() -> Model:
-    """Makes the model of Stack Overflow's next word, of 4,050,748 parameters."""
+    """Makes a model of the next word on Stack Overflow, with 4,050,748 parameters."""
     module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
     example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
     return flat_model(module, example, next_token_loss)
 
 
 def character_lstm() -> Model:
-    """Makes the model of Shakespeare's next character, of 820,522 parameters."""
+    """Makes a model of Shakespeare's next character, with 820,522 parameters."""
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
     return flat_model(module, example, next_token_loss)

@@ -48,7 +48,7 @@ cli.define_optional(
     str,
     scores="The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
     ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
-    insert="With --lipschitz: which of each k steps inserts the canary: last, first or a number.",
+    insert="With --lipschitz: the step among each k that inserts the canary: last, first or a number.",
     report="Also write a report to this HTML file.",
     card="Compare the result with an audit card, a .json file.",
     write_card="Also write an audit card into this .json file.",
@@ -69,8 +69,8 @@ cli.define_optional(
 )
 cli.define_optional(
     bool,
-    one_run="The scores are those of the canaries of a single run.",
-    leave_one_out="With --dimension: cosines are leave-one-out, without the other directions.",
+    one_run="The scores are from the canaries of a single run.",
+    leave_one_out="With --dimension: the other directions were projected out before each cosine.",
     in_order="With cosines or ranks: rows are in the order in which runs started.",
     fail_if_violated="Exit with status 3 if the claim is rejected, 2 if runs are dependent and the test is "
     "inconclusive.",
@@ -87,7 +87,7 @@ cli.define_json()
 
 # The exit status if the claim is rejected (--fail_if_violated), or if a card does not agree.
 REJECTED = 3
-# Flags, and the flag that each requires.
+# {flag: the flag that it requires}.
 _NEEDS = {
     "noise_multiplier": "insertions",
     "insertions": "noise_multiplier",
@@ -97,13 +97,14 @@ _NEEDS = {
     "insert": "lipschitz",
     "leave_one_out": "dimension",
 }
+# Flags that conflict with an audit's folder (_CLAIM, _READING) or with a card (_CLAIM, _CHOICES).
 _CLAIM = ("claim", "noise_multiplier")
 _READING = ("columns", "one_run", "dimension", "in_order", "name")
 _CHOICES = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")
 
 
 def main() -> None:
-    """Reads scores, concludes from them, and writes and prints the conclusion."""
+    """Reads scores, computes the conclusion, and writes and prints it."""
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
@@ -139,7 +140,7 @@ def _conclude(
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")
         subject = subjects.describe_setting(paths[0], *level, runs)
-        return Result(subject.conclusion, lambda: subject, paths[0])
+        return Result(subject.conclusion, lambda: subject, folder=paths[0])
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
     command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
@@ -148,7 +149,7 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Prints that a card agrees with the scores; otherwise prints a difference and exits with status 3."""
+    """Prints that a card agrees with the scores, or prints the first difference and exits with status 3."""
     from audit.report.card import find_differences, read_card
 
     cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
@@ -230,7 +231,7 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim of the flags, an accountant's epsilon or a DP-SGD mechanism; None without one."""
+    """Returns the claim that flags state: an accountant's epsilon, a DP-SGD mechanism, or None."""
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)

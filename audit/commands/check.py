@@ -44,7 +44,7 @@ cli.define_optional(
     str,
     step="Your step, as file:function: mine.py:step. The file is executed.",
     batches="Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
-    noise="The noise added in your steps: mine.py:draw. The file is executed.",
+    noise="The noise added by your steps: mine.py:draw. The file is executed.",
     strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
     report="Also write a page with pictures to this HTML file.",
 )
@@ -61,7 +61,7 @@ flags.DEFINE_string(
 )
 cli.define_json()
 
-# For each subject of a check, the flags that apply to it.
+# The flags that apply to each subject of a check.
 _APPLY = {
     "step": (*STATED, "seeds"),
     "batches": ("sampling_rate", "examples", "assumed"),
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks what a user's file defines, prints the report, and writes the page that --report requests.
+    """Checks a definition in a user's file, prints the report, and writes the page that --report names.
 
     Exits with status 3 or 4 unless the check passed.
 
@@ -89,7 +89,7 @@ def check_user_file(subject: str, value: str) -> None:
       value: the file and a name in it, such as "mine.py:step".
 
     Raises:
-      InputError: the file fails or misses a definition, or a flag does not apply to this subject.
+      InputError: the file fails, a definition is missing, or a flag does not apply to this subject.
     """
     for names in _APPLY.values():
         others = [name for name in names if name not in _APPLY[subject]]
@@ -100,7 +100,7 @@ def check_user_file(subject: str, value: str) -> None:
     try:
         report = checks[subject](file)
     except InputError as error:
-        # The message names the arguments of `check_batches` and `check_noise`; here they are flags.
+        # Replaces the argument names of `check_batches` and `check_noise` with the flags.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 
@@ -133,7 +133,7 @@ def _check_step(file: UserFile) -> CheckReport:
 
 
 def _check_batches(file: UserFile) -> CheckReport:
-    """Checks the batches of a user's file."""
+    """Checks the batches drawn by a user's file."""
     rate = FLAGS.sampling_rate
     require(rate is not None, "--sampling_rate is missing: give the accountant's rate")
     draw = file.definitions[file.name]
@@ -141,7 +141,7 @@ def _check_batches(file: UserFile) -> CheckReport:
 
 
 def _check_noise(file: UserFile) -> CheckReport:
-    """Checks the noise of a user's file."""
+    """Checks the noise drawn by a user's file."""
     require(FLAGS.strategy, "--strategy is missing: give the noise's strategy, such as bisr:16")
     stated = _read_stated(file, ("noise_multiplier",))
     return check_noise(file.definitions[file.name], FLAGS.strategy, **stated)
@@ -154,10 +154,9 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers by name: those of `stated` in the file, which flags override.
+    """Returns the stated numbers by name, from `stated` in the file or from flags, which override it.
 
-    Raises:
-      InputError: a needed number is missing, or `stated` is no dict.
+    Raises InputError if a needed number is missing, or if `stated` is not a dict.
     """
     stated = file.definitions.get("stated", {})
     path = file.path.name

@@ -48,7 +48,7 @@ cli.define_optional(
 cli.define_optional(
     float,
     noise_multiplier="Noise multiplier sigma.",
-    claim="Claimed epsilon, to find sigma (for samplers by Poisson accounting).",
+    claim="Claimed epsilon, to compute sigma (for samplers, by Poisson accounting).",
 )
 cli.define_optional(
     int,
@@ -63,6 +63,7 @@ flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
+# Flags that apply only to truncated Poisson sampling, and only to samplers.
 _OF_TRUNCATED = ("examples", "largest_batch")
 _OF_SAMPLERS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_OF_TRUNCATED)
 
@@ -73,7 +74,7 @@ class _Sampler(NamedTuple):
     Attributes:
       sampler: Its name, or a truncated Poisson sampler.
       batches: The number of batches in an epoch.
-      order: What is known of the order of examples in a loader's passes; empty without a loader.
+      order: A description of the order of a loader's examples; empty if there is no loader.
     """
 
     sampler: str | TruncatedPoisson
@@ -83,8 +84,9 @@ class _Sampler(NamedTuple):
 
 def main() -> None:
     """Prints the valid claims for a sampler, a loader or a matrix mechanism."""
-    has_noise = cli.is_given("noise_multiplier") or cli.is_given("claim")
-    require(has_noise, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
+    # --claim determines sigma, too.
+    is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
+    require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])
     if FLAGS.noise is None:
         cli.refuse(("steps", "k"), "requires --noise")
@@ -95,7 +97,10 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints epsilon of all models and of the last model, for --noise and for DP-SGD at equal epsilon."""
+    """Prints the epsilon of all models and of the last model, for the strategy in --noise.
+
+    It also prints them for DP-SGD with the noise that gives all models the same epsilon.
+    """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
     sigma = FLAGS.noise_multiplier
@@ -119,9 +124,12 @@ def _print_noise_claims() -> None:
 
 def _print_sampler_claims() -> None:
     """Prints the valid claims for a sampler or a loader."""
-    require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
+    require(FLAGS.batches, "--batches is missing: give batches per epoch, or mine.py:loader")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
     constants = cli.numbers("lipschitz")
+    lipschitz: Any = constants or None
+    if len(constants) == 1:
+        lipschitz = constants[0]  # of all steps
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
     sampler, batches, order = read()
     sigma = FLAGS.noise_multiplier
@@ -132,7 +140,7 @@ def _print_sampler_claims() -> None:
         noise_multiplier=sigma,
         batches=batches,
         epochs=FLAGS.epochs,
-        lipschitz=constants[0] if len(constants) == 1 else constants or None,
+        lipschitz=lipschitz,
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
@@ -167,13 +175,14 @@ def _read_user_loader() -> _Sampler:
     user_file = run_user_file("batches", FLAGS.batches)
     try:
         return _recognize_loader(user_file)
-    except InputError as error:  # of functions with the arguments `draw` and `examples`
+    except InputError as error:
+        # Replaces the argument names of the check with the flag and the definition in the file.
         message = str(error).replace("`draw", "`batches").replace("`examples`", "examples")
         raise InputError(f"{user_file.path.name}: {message}") from error
 
 
 def _recognize_loader(user_file: UserFile) -> _Sampler:
-    """Returns the sampler of a user's loader, from the check of its batches.
+    """Returns the sampler of a user's loader, recognized by the check of its batches.
 
     The pass with seed 0 gives the number of batches in an epoch. The size of the data set is `examples` in
     the file, or otherwise the size of the loader's `dataset`. Raises InputError if the size is missing, or if
@@ -189,10 +198,11 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
         "the sampler (--sampler) and the number of batches (--batches)",
     )
     batches = len(drawn.batches)
-    report = check_batches(draw, examples, 1 / batches)
+    report = check_batches(draw, examples, sampling_rate=1 / batches)
+    # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
-    kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
+    kind = report.figures["kind"]  # such as "poisson"; empty if not recognized
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
     order = report.figures.get("order")
@@ -201,25 +211,26 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    return _judge_order(kind, min(batches, order["batches"]), order)
+    fewest_batches = min(batches, order["batches"])  # of all drawn passes
+    return _judge_order(kind, fewest_batches, order)
 
 
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
-    """Returns the sampler of batches with every example once a pass, by the tests of their order.
+    """Returns the sampler of batches that use every example once per pass, given the tests of their order.
 
-    Only batches whose order is not rejected as uniform get amplified bounds.
+    Bounds are amplified only if the tests do not reject a uniform order.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
-      batches: The number of batches in a pass.
+      batches: The smallest number of batches in a pass.
       order: The fields of `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # A smaller last batch is less probable than the mixture over orders assumes. This only matters if
-        # steps expand: then an earlier step may leak more.
+        # An example is in a smaller last batch with less probability than the mixture over orders assumes.
+        # This only matters if steps expand distances, because an earlier step may then leak more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

@@ -38,8 +38,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` is True if the command stores finished work. The message after an interrupt then says that it can
-    continue.
+    If the command `keeps` finished work, the message after an interrupt tells users that it can continue.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -48,14 +47,14 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
 
 def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
-    """Calls `main` and returns the exit status; `argv` has the program and the arguments besides flags."""
+    """Calls `main` and returns the exit status; `argv` has the program and all non-flag arguments."""
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
-        if os.environ.get(_ONLY_FLAGS):
+        if os.environ.get(_ONLY_FLAGS):  # run.sh only checks the flags
             return 0
         main()
-        sys.stdout.flush()  # raises an error of printing here
+        sys.stdout.flush()  # raises any printing error here
     except InputError as error:
         return _report_error(str(error))
     except MemoryError:
@@ -68,12 +67,12 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It prints no message if the reader of a pipe, such as `head`, has ended. It re-raises errors about a named
-    file, because they are not about stdout.
+    It prints no message if stdout is a pipe whose reader, such as `head`, has ended. It re-raises errors
+    about a named file, because they are not about stdout.
     """
     if error.filename is not None:
         raise error
-    # Python would fail again when it flushes stdout at the end.
+    # Discards the rest, because Python flushes stdout again at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1
@@ -135,7 +134,7 @@ def _report_error(message: str) -> int:
 
 
 def one_line(message: str) -> str:
-    """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
+    """Returns a message as one line, with flags instead of fields: `name=value` becomes --flag=value."""
     line = " ".join(message.split())
     return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
 
@@ -160,8 +159,8 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the name, and "=value" or "". For a field without a flag, only the backticks
-    are removed. Any other name is a flag of the command.
+    The groups of the match are the name, and "=value" or "". A field without a flag only loses its backticks.
+    Any other name is a flag of the command.
     """
     name, value = match.groups()
     field = make.fields().get(name)
@@ -209,8 +208,8 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
         # Without the flag, the default depends on the model.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # By default, steps = insertions * periodicity. With a sampler by epochs, `setting_of` rounds the default
-    # number of steps to whole epochs.
+    # By default, steps = insertions * periodicity. For a sampler that draws by epochs, `setting_of` rounds
+    # the default number of steps to whole epochs.
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
         given.setdefault("insertions", make.usual_insertions(given["model"]))
@@ -218,7 +217,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
 
 
 def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
-    """Returns the fields of a settings class that have flags: all, or those in `names`."""
+    """Returns the fields of a settings class that have flags, or only those in `names`."""
     by_name = make.fields(kind)
     return [by_name[name] for name in names or by_name if by_name[name].has_flag]
 
@@ -237,7 +236,7 @@ class _CountParser(flags.ArgumentParser[int | str]):
 
 def define_levels() -> None:
     """Defines the flags --delta and --confidence, the levels of bounds."""
-    flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+    flags.DEFINE_float("delta", 1e-5, "Delta of the bounds.")
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
 
@@ -251,17 +250,17 @@ def level() -> Level:
 
 
 def define_seed(help: str) -> None:
-    """Defines the flag --seed with a help text."""
+    """Defines the flag --seed."""
     flags.DEFINE_integer("seed", 0, help, lower_bound=0, upper_bound=MAX_SEED)
 
 
 def define_json() -> None:
-    """Defines the flag --json, which asks for JSON instead of tables."""
+    """Defines the flag --json."""
     flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 def define_out(help: str) -> None:
-    """Defines the flag --out, the folder for results, with a help text; `folder` reads it."""
+    """Defines the flag --out, the folder for results, which `folder` returns."""
     flags.DEFINE_string("out", "results", help)
 
 
@@ -300,7 +299,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`; all without the flag.
+    """Returns the names that a list flag selects, in the order of `choices`; all names if it is not given.
 
     An item selects the name that it equals, or else all names that contain it. Raises InputError for an item
     that matches no name.
@@ -321,7 +320,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 
 
 def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
-    """Returns the numbers in a list flag; [] without the flag.
+    """Returns the numbers in a list flag; [] if the flag is not given.
 
     Raises InputError for an empty list and for an item that is not a number from `least` to `most`.
     """
@@ -335,7 +334,7 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
         try:
             value = float(item)
         except ValueError:
-            value = math.nan  # in no range
+            value = math.nan  # fails the next check
         require(least <= value <= most, f"--{flag}={item}: give numbers{limits}, comma-separated")
         given.append(value)
     return given

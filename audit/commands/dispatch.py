@@ -53,10 +53,10 @@ def report_error(message: str) -> int:
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
-    """Returns {command: module}; a module of an earlier package replaces one of the same name.
+    """Returns {command: module}. If packages have modules of the same name, the first package wins.
 
-    A module is a command if it has a function `main`. This function reads the source, because importing all
-    modules would take seconds.
+    A module is a command if it has a function `main`. We search the source, because importing all modules
+    would take seconds.
     """
     modules = {}
     for package in reversed(packages):
@@ -90,10 +90,10 @@ is_kept = threading.Event()  # set by a command that keeps finished work
 
 
 def handle_interrupts() -> None:
-    """Makes SIGINT and SIGTERM end this process with one line; a signal that is ignored stays ignored.
+    """Makes SIGINT and SIGTERM end this process with one line; ignored signals stay ignored.
 
-    Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So a
-    second thread reads the signals' numbers from a pipe.
+    Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So
+    Python writes signal numbers to a pipe, and a second thread reads them.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -106,7 +106,7 @@ def handle_interrupts() -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignores signals after the work is done, while Python's shutdown restores the default handlers."""
+    """Ignores signals once the work is done, because Python's shutdown restores the default handlers."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -114,12 +114,12 @@ def _ignore_signals() -> None:
 def _end_at_signal(reading: int) -> None:
     """Waits for a signal, writes the message, and ends the process without Python's clean-up.
 
-    `reading` is the end of the pipe from which signals' numbers are read.
+    `reading` is the file descriptor of the pipe with the signal numbers.
     """
     number = 0
     while number not in _SIGNALS:  # the pipe also has the numbers of other signals
         number = os.read(reading, 1)[0]
     line = KEPT_LINE if is_kept.is_set() else LINE
     with contextlib.suppress(OSError):
-        os.write(2, f"\nerror: {line}\n".encode())  # below a line of progress
+        os.write(2, f"\nerror: {line}\n".encode())  # below a progress line
     os._exit(128 + number)

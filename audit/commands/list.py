@@ -46,7 +46,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting",), "requires --report: give both")
-    rows = _read_audits(make.audits(cli.folder()), listing.make_record)
+    rows = _read_audits(make.audits(cli.folder()), read=listing.make_record)
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
@@ -65,17 +65,17 @@ def _write_page() -> None:
 
 
 def _describe_audits(root: Path) -> "list[Subject]":
-    """Returns the audits in --setting (by default, the newest), with their facts for the page.
+    """Returns the facts about the audits in --setting (by default, the newest), for the page.
 
-    Raises InputError if there are no audits, or if a named audit is missing or cannot be read. Unreadable
-    audits are left out for --setting=all.
+    Raises InputError if there are no audits, or if a named audit is missing or cannot be read. With
+    --setting=all, unreadable audits are skipped.
     """
     from audit.report.subjects import describe_setting
 
     folders = make.audits(root)
     require(folders, f"--out={root} has no audits: run an audit, or name another folder")
     if FLAGS.setting == "all":
-        return _read_audits(folders, describe_setting)
+        return _read_audits(folders, read=describe_setting)
     chosen = folders[:1]
     if FLAGS.setting is not None:
         chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
@@ -83,9 +83,9 @@ def _describe_audits(root: Path) -> "list[Subject]":
 
 
 def _read_audits(folders: Sequence[Path], read: Callable[[Path], Content]) -> list[Content]:
-    """Returns the content that `read` returns for each audit's folder.
+    """Returns read(folder) for each audit's folder.
 
-    Prints a message to stderr for each folder that `read` rejects, and skips it.
+    If `read` raises InputError, prints the error on stderr and skips the folder.
     """
     contents = []
     for folder in folders:
@@ -97,16 +97,19 @@ def _read_audits(folders: Sequence[Path], read: Callable[[Path], Content]) -> li
 
 
 def _find_named(folders: Sequence[Path], name: str) -> Path:
-    """Returns the only folder with this name, or whose hash begins with it; raises InputError otherwise."""
+    """Returns the folder whose name is `name` or whose hash begins with it.
+
+    Raises InputError unless there is exactly one.
+    """
     found = []
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
     count = len(found)
-    message = (
-        f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one, see list"
+    require(
+        count == 1,
+        f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one, see list",
     )
-    require(count == 1, message)
     return found[0]
 
 

@@ -29,7 +29,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
     """
     file, _, name = value.rpartition(":")
     require(
-        file and name, f"--{flag}={value}: name a file and what to take from it, mine.py:{flag}"
+        file and name, f"--{flag}={value}: give a file and a name in it, such as mine.py:{flag}"
     )
     path = Path(file)
     require(path.is_file(), f"--{flag}={value}: there is no file {file}")
@@ -38,14 +38,14 @@ def run_user_file(flag: str, value: str) -> UserFile:
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # This name leaves out code below `if __name__ == "__main__"`.
+        # With this name, code below `if __name__ == "__main__"` does not run.
         definitions = runpy.run_path(str(path), run_name="check")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
-    except (Exception, SystemExit) as error:  # any error of the user's code
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise InputError(f"{path.name} fails with {describe_error(error)}") from error
     require(name in definitions, f"{path.name} has no {name}: define it, or name another")
     return UserFile(path, name, definitions)

@@ -25,7 +25,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically, makes missing folders, and returns the file's path.
 
-    It writes directly to devices and pipes. Raises CannotWriteError with the advice `fix`.
+    It writes directly to devices and pipes. On failure, it raises CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_replaceable = True  # a missing file, or a regular file
@@ -44,7 +44,7 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns an OSError in the block into an InputError about `path`."""
+    """Turns an OSError in the `with` block into an InputError about `path`."""
     try:
         yield
     except OSError as error:
@@ -78,9 +78,9 @@ def list_folder(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path in the same folder, and renames it to `path` after the block.
+    """Yields a temporary path in the same folder, and renames that file to `path` after the `with` block.
 
-    If the block raises an error, it removes the temporary file instead.
+    If the block raises an error, the temporary file is removed instead.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
@@ -92,7 +92,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes the temporary files that dead processes have left in a folder, if it can."""
+    """Removes the temporary files that dead processes left in a folder, if possible."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
@@ -126,7 +126,7 @@ def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Turns an OSError in the block into a CannotWriteError about `path` with the advice `fix`."""
+    """Turns an OSError in the `with` block into a CannotWriteError about `path` with the advice `fix`."""
     try:
         yield
     except OSError as error:

@@ -10,7 +10,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # not part of the setting
+_DATA = "data_sha256"  # the field of a setting that this module ignores
 
 
 class Holdings(NamedTuple):
@@ -18,21 +18,20 @@ class Holdings(NamedTuple):
 
     Attributes:
       root: the folder of all stores.
-      stores: {JSON of a setting without the checksum of the data: its stores, one for each data set}.
+      stores: {JSON of a setting without its data checksum: its stores, one for each data set}.
     """
 
     root: Path
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting on any data, or None.
+        """Returns the store of a setting, whatever its data, or None.
 
-        Raises:
-          InputError: there are several stores, with different data.
+        Raises InputError if there are several stores, with different data.
         """
         stores = self.stores.get(_name(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
-        require(len(stores) < 2, f"{paths} are one setting on different data: move one away")
+        require(len(stores) < 2, f"{paths} have the same setting but different data: move one away")
         return next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:

@@ -1,4 +1,4 @@
-"""Reads scores from a table, an .npz file, a file for each world, or standard input.
+"""Reads scores from a table, an .npz file, two files (with and without the canary), or standard input.
 
 Raises InputError for ambiguous cells.
 """
@@ -21,7 +21,7 @@ from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, n
 
 Array = NDArray[np.float64]
 
-# The names of groups of columns, and of arrays.
+# The arrays of an .npz file with ranks, and the groups of columns that a file may have.
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
@@ -52,14 +52,14 @@ def read_files(
         a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries among fresh draws,
           `scores` and `fresh`, with an optional `seed` that breaks ties, or `ranks` and `fresh_draws`;
         a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
-        two files, .npy or tables with a column `score`: first scores with, then without the canary;
+        two files, .npy or tables with a column `score`: first scores with the canary, then without;
         STDIN, with CSV or JSON.
       columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
       one_run: True if flat scores with presence are from the canaries of a single run.
 
     Raises:
-      InputError: the files can't be read, or do not have scores, or have too many.
+      InputError: the files can't be read, or have no scores or too many.
     """
     names, signs = _parse_columns(columns or {})
     first = files[0]
@@ -70,30 +70,30 @@ def read_files(
         with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
-    if len(files) != 2 or not all(map(_can_have_world, files)):
+    if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
     require(not one_run, _ONE_RUN_FIX)
-    scores_in, scores_out = (_read_world(path, names, signs) for path in files)
+    scores_in, scores_out = (_read_one_of_two(path, names, signs) for path in files)
     with naming(first):
         return given.two_worlds(scores_in, scores_out)
 
 
-def _can_have_world(path: Path) -> bool:
-    """Returns True for files that can have the scores with or without the canary: tables and .npy files."""
+def _can_be_one_of_two(path: Path) -> bool:
+    """Returns True for .npy files and tables, which can be given as a pair: with and without the canary."""
     return path.suffix.lower() == ".npy" or (path != STDIN and tables.is_table(path))
 
 
-def _read_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
+def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in a .npy file, or in the column `score` of a table.
 
-    `names` and `signs` are as in `_parse_columns`.
+    `names` and `signs` come from `_parse_columns`.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
-        return _flatten(_read_arrays(path, ())["observed"])
-    cells = tables.read_table(path, Wanted((("score",), ("scores",)), names))
+        return _flatten(_read_arrays(path, ())["observed"])  # the only array of a .npy file
+    cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
     return scores
@@ -105,13 +105,15 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     Args:
       place: the name of the table, for messages.
       names: the column names: score,in or score,presence (1 or 0), or in,out (scores).
-      column: (name) -> the values of a column, (runs,) or (runs, canaries).
+      column: a function from a name to the values of that column, (runs,) or (runs, canaries).
 
     Raises:
       InputError: the table has other columns, or values that are not scores.
     """
     with naming(place):
-        return _make_evidence(tables.pick_columns(names, column, Wanted(_FORMS, {})), {}, False)
+        return _make_evidence(
+            tables.pick_columns(names, column, Wanted(_FORMS, {})), signs={}, one_run=False
+        )
 
 
 def read_cosines(
@@ -126,7 +128,7 @@ def read_cosines(
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if cosines are leave-one-out, without the other directions.
+      leave_one_out: True if the other directions were projected out before each cosine.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 
@@ -134,7 +136,7 @@ def read_cosines(
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file has different content.
+      InputError: the file does not have one of these contents.
     """
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
@@ -146,7 +148,7 @@ def read_cosines(
     with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
-        if cosines.ndim == 1 and name != "in":  # a flat `in` has a canary of each run
+        if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]
         unobserved = None
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
@@ -161,9 +163,9 @@ def read_cosines(
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
     """Returns {our name: name in the file without a minus}, and {our name: -1} for names with a minus."""
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    with_scores = {"score", "scores", "out", "fresh"}
+    has_scores = {"score", "scores", "out", "fresh"}
     if "out" in columns:
-        with_scores.add("in")  # without a column `out`, the column `in` has 1 or 0
+        has_scores.add("in")  # without a column `out`, the column `in` has 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
@@ -171,7 +173,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
         require(ours in known and theirs, f"{pair}: name {', '.join(known)}, as in score:loss")
         names[ours] = theirs.removeprefix("-")
         if names[ours] != theirs:
-            require(ours in with_scores, f"{pair}: only scores can be negated")
+            require(ours in has_scores, f"{pair}: only scores can be negated")
             signs[ours] = -1
     return names, signs
 
@@ -179,7 +181,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested arrays of an .npz file by our names.
 
-    If the file has fresh draws or ranks, it returns the arrays that describe them (_RANK_NAMES) instead.
+    For a file with fresh draws or ranks, these are the arrays in _RANK_NAMES instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
@@ -207,7 +209,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array of shape (n, 1) as one of shape (n,), and other arrays unchanged."""
+    """Reshapes an array (n, 1) to (n,), and returns other arrays unchanged."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     return values
@@ -224,7 +226,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
         return _make_ranks({name: signs.get(name, 1) * values for name, values in columns.items()})
-    first, second = columns
+    first, second = columns  # their names
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
         return given.two_worlds(*_read_scores(columns, [first, second], signs))
@@ -238,14 +240,14 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)  # the report asks whether they are from one run
+    return sets._replace(labelled=True)  # the report then asks whether they are from one run
 
 
 def _make_ranks(found: Columns) -> Fresh:
     """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
     The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties, or `ranks`
-    (R, K) and `fresh_draws`, M. The optional `presence` (R, K) has the canaries' coins.
+    (R, K) and `fresh_draws`, M. The optional `presence` (R, K) is 1 for canaries that were inserted.
     """
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
@@ -255,17 +257,17 @@ def _make_ranks(found: Columns) -> Fresh:
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, multiplied by any number in `signs`.
+    """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`).
 
-    It drops empty cells at the end of a column of texts. Raises InputError for a cell that is not a number.
+    It drops trailing empty cells of text columns. Raises InputError for a cell that is not a number.
     """
-    # Columns of texts are lists. Commas must have the same meaning in all of them.
-    listed = [name for name in names if _is_list(columns[name])]
-    has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
+    # Commas must have the same meaning in all text columns.
+    text_columns = [name for name in names if _is_text_column(columns[name])]
+    has_commas = _has_decimal_commas([cell for name in text_columns for cell in columns[name]])
     found = []
     for name in names:
         numbers = columns[name]
-        if name in listed:
+        if name in text_columns:
             parsed = []
             for row, cell in enumerate(tables.trim(columns[name]), 1):
                 number = _convert(cell, has_commas)
@@ -280,15 +282,15 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
     return found
 
 
-def _is_list(cells: Any) -> bool:
-    """Returns True for a flat list, the form of columns with texts."""
+def _is_text_column(cells: Any) -> bool:
+    """Returns True for a flat list, which may contain strings; other columns are arrays or nested lists."""
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
 def _convert(cell: Any, has_commas: bool) -> float | None:
-    """Returns a cell as a number, or None if it is not one. With `has_commas`, commas are decimal.
+    """Returns a cell as a number, or None if it is not a number. If `has_commas`, a comma is a decimal point.
 
-    Python also reads underscores, digits that are not ASCII and booleans as numbers; we do not.
+    Unlike Python's `float`, it rejects underscores, non-ASCII digits and booleans.
     """
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
@@ -303,9 +305,10 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns True if the cells have decimal commas; raises InputError if a mark may separate thousands.
+    """Returns True if the cells have decimal commas.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002 it does not matter, because both
+    Raises InputError if the cells have both commas and points, or if all are strings and a mark may separate
+    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because both
     readings give the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
@@ -318,7 +321,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
     if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
-        problem = f"{marked[0]!r} may have a separator of thousands"
+        problem = f"{marked[0]!r} may have a thousands separator"
         has_whole = any(text.lstrip("+-").isdigit() for text in texts)
         require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
@@ -329,7 +332,7 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
 
     `name` is the column name, for messages.
     """
-    if not _is_list(cells):
+    if not _is_text_column(cells):
         bits = arrays.floats(name, cells)
         require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")
         return bits.astype(bool)

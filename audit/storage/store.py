@@ -33,7 +33,7 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_SETTING = "setting"  # the name of the setting's hash among a file's arrays
+_SETTING = "setting"  # the name of the array with the setting's hash in each file
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 _MISNAMED = "is not the setting that its folder is named after: move it away"
 
@@ -45,8 +45,8 @@ class Scores(NamedTuple):
       first: the index of the first run.
       scores: (n, K) float64.
       presence: (n, K) bool, True where a run has the canary.
-      dimension: if scores are cosines with uniform directions, the dimension of the directions; otherwise 0.
-      draws: if scores are ranks among fresh draws, the number of draws of a run; otherwise 0.
+      dimension: the dimension of the directions if scores are cosines with uniform directions, otherwise 0.
+      draws: the number of fresh draws per run if scores are ranks among them, otherwise 0.
     """
 
     first: int
@@ -61,14 +61,14 @@ class Scores(NamedTuple):
 
 
 class StoredResult(NamedTuple):
-    """The conclusion in a folder's audit.json; a missing field is None.
+    """The conclusion in a folder's audit.json. Missing fields are None.
 
     Attributes:
       runs: the number of runs.
       delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
-      provenance: versions, device and other circumstances of the training, by name.
+      provenance: versions, device and other facts about the training, by name.
     """
 
     runs: int | None = None
@@ -85,14 +85,14 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
-      hash: the first hex digits of the text's SHA-256, the end of the folder's name.
+      hash: the first 16 hex digits of the text's SHA-256. The folder's name ends with them.
       checkpoints: the folder of checkpoints.
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
-        Also removes the temporary files of killed processes.
+        It also removes the temporary files of killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
@@ -122,7 +122,7 @@ class Store:
     def at(cls, folder: Path) -> "Store":
         """Returns the store in an existing folder.
 
-        Raises InputError if the config can't be read, or does not have the hash in the folder's name.
+        Raises InputError if the config can't be read, or if its hash is not the one in the folder's name.
         """
         content = files.read(folder / CONFIG)
         if content is None:
@@ -130,7 +130,7 @@ class Store:
         store = cls.__new__(cls)  # __init__ would make a folder
         store.text = content.decode(errors="replace")
         store.hash = _compute_hash(store.text)
-        # "." and links do not have the folder's name.
+        # `resolve` replaces "." and links with the real name.
         require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"
@@ -142,13 +142,16 @@ class Store:
         return config
 
     def result(self) -> StoredResult:
-        """Returns the conclusion of the last audit, if any; raises InputError if it can't be read."""
+        """Returns the conclusion of the last audit; its fields are None if there is none.
+
+        Raises InputError if audit.json can't be read.
+        """
         content = files.read(self.path / RESULT)
         if content is None:
             return StoredResult()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]
+            row = (result.get("bounds") or [{}])[0]  # all rows have the same delta and confidence
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf  # JSON has null for infinity
@@ -181,7 +184,7 @@ class Store:
         shape = (runs, any_chunk.scores.shape[1])
         whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for (first, stop), chunk in chunks.items():
-            if first < runs:
+            if first < runs:  # the chunk may extend beyond them
                 whole.scores[first:stop] = chunk.scores[: runs - first]
                 whole.presence[first:stop] = chunk.presence[: runs - first]
         return whole
@@ -202,24 +205,24 @@ class Store:
         return held
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name, or None if no file is usable.
+        """Returns the arrays of an .npz file by name, or None if the file is missing or unusable.
 
-        A file that is damaged or of another setting is renamed. The message about this ends with `fix`, the
-        caller's next step.
+        A file that is damaged or belongs to another setting is renamed. The message about this ends with
+        `fix`, the caller's next step.
         """
         path = self.path / name
         content = files.read(path)
         if content is None:
             return None
-        try:  # the format has a checksum for each array
+        try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = dict(file)
-        except Exception:  # NumPy raises almost anything for damaged bytes
+        except Exception:  # for damaged bytes, NumPy raises almost anything
             files.set_aside(path, fix)
             return None
         # A file without a hash is accepted.
         if str(arrays.pop(_SETTING, self.hash)) != self.hash:
-            files.set_aside(path, fix, "is of another setting")
+            files.set_aside(path, fix, "belongs to another setting")
             return None
         return arrays
 
@@ -242,19 +245,22 @@ class Store:
         chunks = {}
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
-            arrays = match and self.read_arrays(path.name, "its runs are trained again")
-            if match and arrays:
-                first = int(match[1])
-                fields = {}
-                for name, value in arrays.items():
-                    fields[name] = plain(value)
-                chunk = Scores(first, **fields)
-                chunks[first, first + len(chunk.scores)] = chunk
+            if match is None:
+                continue
+            arrays = self.read_arrays(path.name, "its runs are trained again")
+            if not arrays:
+                continue
+            fields = {}
+            for name, value in arrays.items():
+                fields[name] = plain(value)  # `dimension` and `draws` become ints
+            first = int(match[1])
+            chunk = Scores(first, **fields)
+            chunks[first, first + len(chunk.scores)] = chunk
         return chunks
 
 
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of runs 0 .. runs - 1 that are not held; `held` may have any order."""
+    """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
     seen = 0  # all runs before this one are held or in a gap
     for first, stop in [*sorted(held), (runs, runs)]:  # an empty range at the end
@@ -273,7 +279,7 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 
 def count_runs(ranges: Iterable[Range]) -> int:
-    """Returns the number of runs in all ranges together."""
+    """Returns the total number of runs in the ranges."""
     count = 0
     for start, stop in ranges:
         count += stop - start
@@ -292,7 +298,7 @@ def newest_scores(folder: Path) -> int:
 
 
 def _write_canonical(setting: dict[str, Any]) -> str:
-    """Returns a setting's canonical JSON, the same for any order of its entries."""
+    """Returns a setting's canonical JSON, which does not depend on the order of entries."""
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
@@ -311,7 +317,7 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Waits for a folder's lock, and holds it during the block; blocks can be nested.
+    """Waits for a folder's lock, and holds it during the `with` block; blocks can be nested.
 
     Raises CannotWriteError if the folder can't be written.
     """
@@ -331,9 +337,9 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # time to train over time to write checkpoints, which take at most 2%
+_MIN_TRAINING_RATIO = 49  # training time per writing time, so writing takes at most 2%
 
-# (segments done, states) -> True unless the states cannot come from this number of segments of training
+# (segments done, states) -> False if the states cannot be those after this number of segments
 Fits = Callable[[int, Any], bool]
 
 
@@ -360,15 +366,15 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        Without one, it returns (0, states). The argument `states` has the states before the first segment.
-        Checkpoints that are damaged, have other shapes or types, or that `fits` rejects are renamed and
-        reported.
+        If there is none, it returns 0 and the argument `states`, the states before the first segment.
+        Checkpoints are renamed and reported if they are damaged, have other shapes or types, or if `fits`
+        rejects them.
         """
         import jax  # readers of a store may not have JAX
 
         expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
-            with contextlib.suppress(Exception):  # damaged bytes
+            with contextlib.suppress(Exception):  # damaged bytes can raise almost anything
                 with np.load(path, allow_pickle=False) as file:
                     leaves = list(file.values())
                 types = [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -382,7 +388,7 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        If it can't be written, training continues, and the first such failure is reported on stderr.
+        If writing fails, training continues, and only the first failure is reported on stderr.
         """
         import jax
 
@@ -398,7 +404,7 @@ class Checkpoints:
             if not self._has_failed:
                 place = f"no checkpoint in {self._folder} ({error.strerror})"
                 fix = "make room, or keep results in another folder"
-                print(f"{place}: training goes on without; {fix}", file=sys.stderr)
+                print(f"{place}: training continues without it; {fix}", file=sys.stderr)
             self._has_failed = True
         else:
             self.drop(chunk, but=path)

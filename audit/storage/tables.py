@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-We use pandas only for Excel and Parquet, because it changes CSV and JSON silently: it takes an extra cell for
-an index, fills in missing cells, rounds numbers, and turns text into dates.
+We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it interprets an extra
+cell as an index, fills in missing cells, rounds numbers, and turns text into dates.
 """
 
 import contextlib
@@ -23,13 +23,14 @@ from audit.errors import InputError, require, shown
 from audit.evidence import arrays
 from audit.written import counted
 
-# {our name: cells}: numbers (rows,) or (rows, canaries), or a list of numbers and texts.
+# {our name: cells}. Cells are an array (rows,) or (rows, canaries), or a list of numbers and strings.
 Columns = dict[str, Any]
 
 STDIN = Path("-")
-_MAX_LINES_ABOVE = 100  # comments and titles above the line that names the columns
-_FRAMES = (".xlsx", ".parquet")  # which pandas reads
+_MAX_LINES_ABOVE = 100  # comments and titles above the header line
+_FRAMES = (".xlsx", ".parquet")  # the formats that pandas reads
 _SEPARATORS = "\t;,| "
+# Numbers in which every point or comma may separate thousands, such as 1.234.567.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
@@ -37,7 +38,8 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: groups of our names, such as ("score", "in"). A table must have all columns of one form.
+      forms: the accepted groups of columns, such as ("score", "in"). A table must have all columns of one
+        form.
       columns: {our name: the table's name} for columns that have another name in the table.
     """
 
@@ -47,12 +49,12 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        If `columns` has all names of a form, other columns do not count. Raises InputError if there are
-        columns of several forms.
+        If `columns` lists exactly the names of a form, all other columns are ignored. Raises InputError if
+        the table also has columns from another form.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
-            # Other columns lose their names, but keep their places.
+            # Blank names match no form, and keep the indices unchanged.
             renamed = [name if name in self.columns else "" for name in renamed]
         form = next((form for form in self.forms if set(form) <= set(renamed)), None)
         if form is None:
@@ -73,7 +75,7 @@ class Wanted(NamedTuple):
             example = ",".join(f"{ours}:Name" for ours in self.forms[0])
             raise InputError(
                 f"it has columns {shown(', '.join(names))}: give {forms}, or name some, as in "
-                f"`columns={example}`; a row is a run and, in matrices, a column a canary"
+                f"`columns={example}`; each row is a run, and each column of a matrix is a canary"
             )
         return places
 
@@ -90,7 +92,7 @@ def name_file(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Returns True if a file is a table, by its suffix, or is STDIN."""
+    """Returns True for STDIN and for files with the suffix of a table."""
     return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_FRAMES)
 
 
@@ -116,7 +118,7 @@ def _find_format(path: Path) -> str:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Adds the file's name, `place`, to the message of an InputError in the `with` block."""
+    """Adds `place`, such as the file's name, to the message of an InputError in the `with` block."""
     try:
         yield
     except InputError as error:
@@ -125,7 +127,7 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns any error in the `with` block, which reads a file, into an InputError with the file's name."""
+    """Turns any error while the `with` block reads a file into an InputError with the file's name."""
     try:
         with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -155,16 +157,16 @@ def _read_text(path: Path) -> str:
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of texts.
 
-    Titles and comments (#) may be above the line with the names. Empty rows and comments below it are left
-    out. Raises InputError if a row has more or fewer cells than there are names.
+    Titles and comments (#) may be above the header line. Empty rows and comments below it are skipped. Raises
+    InputError if a row has more or fewer cells than the header.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any end of line
-    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)
-    line, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
-    names = trim(_split(lines[line], separator))
+    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)  # a lower bound on the rows
+    header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
+    names = trim(_split(lines[header], separator))
     places = wanted.require(names)
     columns: Columns = {ours: [] for ours in places}
-    rows = csv.reader(lines[line + 1 :], delimiter=separator, skipinitialspace=True)
+    rows = csv.reader(lines[header + 1 :], delimiter=separator, skipinitialspace=True)
     for row in rows:
         cells = trim(row)
         if not cells or cells[0].startswith("#"):
@@ -172,8 +174,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         has_more = len(cells) > len(names)  # cells after the last name must be empty
         if has_more or len(row) < len(names):
             raise InputError(
-                f"line {line + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
-                f"write {len(names)} as there are names above"
+                f"line {header + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
+                f"write {len(names)}, as many as the header"
             )
         for ours, index in places.items():
             columns[ours].append(row[index])
@@ -183,26 +185,26 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the requested names, and its separator.
 
-    The separator is the first of tab, semicolon, comma, bar and space that gives the names. Without the
-    names, it returns the first line that is not empty and its most frequent separator, for the message.
+    The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
+    them, the function returns the first nonempty line and its most frequent separator, for an error message.
     """
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
         if wanted.find(_split(top[number], separator)) is not None:
             return number, separator
     require(lines, "no line of the scores names columns: give score,in lines")
-    separators = _SEPARATORS.rstrip()  # words of a title have spaces between them, too
+    separators = _SEPARATORS.rstrip()  # without the space, which also separates words of a title
     return lines[0], max(separators, key=top[lines[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the cells of a line of names, which may begin with #, without spaces around them."""
+    """Returns the cells of a header line, which may begin with #, without surrounding spaces."""
     (cells,) = csv.reader([line.lstrip("# ")], delimiter=separator, skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
 
 def trim(cells: list[Any]) -> list[Any]:
-    """Returns a row or column without the empty cells at its end."""
+    """Returns a row or column without its trailing empty cells."""
     count = len(cells)
     while count and (cells[count - 1] is None or not str(cells[count - 1]).strip()):
         count -= 1
@@ -218,8 +220,8 @@ def read_json_columns(path: Path) -> Columns:
 def _parse_json(text: str) -> Columns:
     """Returns the columns of JSON text by name.
 
-    The text is an object of columns, which are lists or objects by row, or a list of records. Raises
-    InputError for any other text.
+    The text is a list of records, or an object of columns. A column is a list, or an object keyed by row.
+    Raises InputError for any other text.
     """
     columns: Columns = {}
     try:
@@ -251,12 +253,12 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
 
     Args:
       names: the names of its columns.
-      column: (name) -> the values of a column, (runs,) or (runs, canaries).
+      column: a function from a name to the values of that column, (runs,) or (runs, canaries).
       wanted: the columns to read.
 
     Raises:
-      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
-        padding, and padding that counts as failed runs makes bounds too high.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. Such NaN may be
+        padding, and bounds would be too high if padding counted as failed runs.
     """
     columns = {}
     padded = []  # names of columns that end in NaN
@@ -272,7 +274,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
         raise InputError(
-            f"{padded[0]} ends in NaN, from failed runs or as padding to the other column's length: give "
+            f"{padded[0]} ends in NaN, for failed runs or as padding to the other column's length: give "
             "score,in (1 or 0) in a row for each run"
         )
     return columns

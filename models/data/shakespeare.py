@@ -1,6 +1,6 @@
-"""Shakespeare's plays by play and speaker: the text of each role, as sequences of characters.
+"""Shakespeare's plays by play and speaker: each role's text, as sequences of characters.
 
-Project Gutenberg distributes this edition, World Library's, for personal and non-commercial use. We do not
+Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. We do not
 ship the text, but fetch it and print its licence.
 """
 
@@ -19,9 +19,9 @@ from audit.tasks.task import Clients, Dataset, Sources
 from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
-LENGTH = 80  # characters of a sequence
-MIN_CHARACTERS = 160  # of a role, about two sequences
-# The 86 characters of TensorFlow Federated, sorted by their codes. Their numbers begin at 1.
+LENGTH = 80  # characters per sequence
+MIN_CHARACTERS = 160  # per role, about two sequences
+# TensorFlow Federated's 86 characters, sorted by code. Their numbers start at 1.
 CHARACTERS = (
     "\n\r !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
 )
@@ -39,15 +39,15 @@ LICENCE = (
 def load_shakespeare(sources: Sources) -> Clients:
     """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
 
-    A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
-    sequences (`cut_into_sequences`). We leave out roles with fewer than MIN_CHARACTERS. Features are (N, 80)
-    uint8, labels (N, 80) int32.
+    A role is a speaker in a play. We join its speeches by line breaks, in order, and cut the text into
+    sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are (N, 80)
+    uint8, and labels (N, 80) int32.
 
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    another file, if no source gives the text, or if no role is left.
+    other files, if no source gives the text, or if no role is left.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
-    # The array is the concatenation of the texts of all roles, sorted by the role's name.
+    # The array joins the texts of all roles, sorted by name; `counts` has their lengths.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
     require(cut_texts, f"{source} has no role with {MIN_CHARACTERS} characters: give a longer text")
@@ -60,19 +60,19 @@ def load_shakespeare(sources: Sources) -> Clients:
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples. Features and labels have shape (N, 80)."""
+    """Loads all sequences of Shakespeare's roles as examples. Features and labels are (N, 80)."""
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns the numbers of a text's n characters: 1 to 86 in the order of CHARACTERS, or UNKNOWN."""
+    """Returns a number for each of a text's n characters: 1 to 86 in the order of CHARACTERS, or UNKNOWN."""
     numbers = {character: number for number, character in enumerate(CHARACTERS, 1)}
     return np.array([numbers.get(character, UNKNOWN) for character in text], np.uint8)
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts a role's text (characters,) into sequences of 80 numbers, and labels each with the next number.
+    """Cuts a role's text (characters,) into sequences of 80 numbers, and labels each number with the next.
 
     BEGIN comes before the text and END after it, and PADDING fills the last sequence. Returns features
     (n, 80) and labels (n, 80).
@@ -83,13 +83,13 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     padded = np.pad(tokens, (0, n_padding), constant_values=PADDING)
     labels = padded[1:].reshape(-1, LENGTH)
     features = padded[:-1].reshape(-1, LENGTH)
-    # No token follows END, so END is a label but not a feature.
+    # No token follows END, so END is only a label; as a feature, PADDING replaces it.
     features = np.where(labels == PADDING, PADDING, features)
     return features.astype(np.uint8), labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
-    """Returns the text of each role, by "play / speaker", from the text of the complete works."""
+    """Returns each role's text, keyed by "play / speaker", from the complete works."""
     lines_by_role: defaultdict[str, list[str]] = defaultdict(list)
     for title, play in _find_plays(text):
         for speaker, speech in _find_speeches(play):
@@ -98,7 +98,7 @@ def collect_roles(text: str) -> dict[str, str]:
 
 
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields (title, lines from the first act on) of each play in the text of the complete works.
+    """Yields (title, lines from the first act on) for each play in the complete works.
 
     A work begins with a line that contains only its year. Works without acts, such as poems, are skipped.
     """
@@ -113,7 +113,7 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
-    """Returns (speaker, lines) for each speech in the lines of a play, without stage directions.
+    """Returns (speaker, lines) for each speech in a play's lines, without stage directions.
 
     A speech begins with its speaker's name, indented by one or two spaces, and continues while lines are
     indented further. In one play, names are in capitals and not indented. There are three kinds of stage
@@ -129,12 +129,12 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     max_verse_indent = max_name_indent + 4
 
     speeches: list[tuple[str, list[str]]] = []
-    in_speech = False  # whether the previous line belongs to the last speech
+    in_speech = False  # True if the previous line belongs to a speech
     for line in filter(str.strip, play):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         if name is not None:
-            speaker = name["name"].upper()  # a play may print a name as Anne and as ANNE
+            speaker = name["name"].upper()  # a play may print both Anne and ANNE
             first_line = _strip_directions(line[name.end() :])
             speeches.append((speaker, [first_line]))
             in_speech = True
@@ -157,10 +157,10 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the complete works: the names of roles, the lengths of their texts, and their joined texts."""
+    """Reads the complete works into the roles' names, the lengths of their texts, and the joined texts."""
     # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
-    require(texts_by_role, "it must have plays with speakers, in the form of the package's text")
+    require(texts_by_role, "it must have plays with speakers, in the layout of the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),
@@ -170,7 +170,7 @@ def _read_text(content: bytes) -> Arrays:
 
 
 def _read_package(folder: Path) -> Arrays:
-    """Reads the text in the package, and prints its licence."""
+    """Reads the text from the package, and prints its licence."""
     print(LICENCE, file=sys.stderr)
     text = folder / "pug/data/cache/shakespeare-complete-works.txt.gz"
     return _read_text(gzip.decompress(text.read_bytes()))

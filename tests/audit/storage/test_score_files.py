@@ -193,7 +193,7 @@ REFUSED = {
     "a boolean": ("score,in\nTrue,1\n", "row 1: score 'True' is not a number"),
     "N/A": ("score,in\n0,0\nN/A,1\n", "row 2: score 'N/A' is not a number: fix it, or write nan"),
     "a label": ("score,in\n1,0\n2,2\n", "'2' is neither in nor out: give 1 or 0"),
-    "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a separator of thousands"),
+    "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a thousands separator"),
     "decimals and points": ("score;in\n1,5;1\n2.5;0\n", "some numbers have a comma, others a"),
 }
 
@@ -217,7 +217,7 @@ def test_booleans_are_no_scores_in_python():
 
 def test_nan_that_may_only_fill_a_column_up_is_refused():
     frame = pandas.DataFrame({"in": [1.0, 2.0, 3.0], "out": [0.5, np.nan, np.nan]})
-    with pytest.raises(InputError, match="out ends in NaN, from failed runs or as padding to"):
+    with pytest.raises(InputError, match="out ends in NaN, for failed runs or as padding to"):
         audit.bounds(frame)
 
 

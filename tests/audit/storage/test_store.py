@@ -127,7 +127,7 @@ def test_scores_of_another_setting_are_set_aside(store, path, tmp_path, capsys):
     copy = other.path / path.name
     copy.write_bytes(path.read_bytes())
     assert other.missing(6) == [(0, 6)] and not copy.exists()
-    assert f"{path.name} is of another setting: set aside" in capsys.readouterr().err
+    assert f"{path.name} belongs to another setting: set aside" in capsys.readouterr().err
     elsewhere = Store(tmp_path / "elsewhere", SETTING, "words")
     (elsewhere.path / path.name).write_bytes(path.read_bytes())
     assert elsewhere.missing(6) == []
