@@ -125,8 +125,8 @@ def epsilon_from_rates(
     """Returns the epsilon of the (epsilon, delta)-DP trade-off curve through each pair of error rates.
 
     The curve has a steep straight part, fnr = 1 - delta - e^epsilon fpr, and a flat one, fpr = 1 - delta -
-    e^epsilon fnr (Errata H6). Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr) and log((1
-    - delta - fpr) / fnr). It is negative for rates above the curve with epsilon = 0.
+    e^epsilon fnr (Errata H6). Epsilon is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr)
+    / fnr). It is negative for rates above the curve with epsilon = 0.
     """
     fpr = np.asarray(false_positive_rate, float)
     fnr = np.asarray(false_negative_rate, float)
@@ -180,5 +180,5 @@ def mass_between(edges: Array) -> Array:
     """Returns the mass of N(0, 1) between neighbouring edges of shape (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    # A difference of two probabilities is precise if both are small.
+    # A difference is precise if both probabilities are small.
     return np.where(edges[..., :-1] > 0, from_above, from_below)

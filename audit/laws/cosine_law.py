@@ -1,7 +1,6 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
-The density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]. t^2 has the distribution Beta(1/2, (d - 1)
-/ 2), the variance of t is 1 / d, and sqrt(d) t tends to N(0, 1).
+The cosine has mean 0 and variance 1 / d. Times sqrt(d), it tends to N(0, 1).
 
 `anderson_darling` tests whether cosines are normal with unknown mean and variance. It uses the critical
 values of Stephens (1974; Errata O10 of experiments/one_shot/README.md).
@@ -77,7 +76,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     Args:
       canaries: K.
       dimension: d >= 2.
-      error: The probability that the sum exceeds the bound for some vector.
+      error: The probability that some vector's sum exceeds the bound.
     """
     deviation = np.sqrt(-2 * np.log(error))
     limit = np.sqrt(canaries) + np.sqrt(dimension) + deviation  # of m s
@@ -137,11 +136,8 @@ def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Arr
 
     Source: Andrew et al., ICLR 2024, Algorithm 1.
 
-    Args:
-      rng: The randomness.
-      canaries: k, the number of unit vectors of R^d in the sum.
-      dimension: d, above k.
-      sigma: The standard deviation of the noise in each coordinate of the sum.
+    The canaries are k = `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard
+    deviation of the noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)

@@ -92,8 +92,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     outside the roots of the difference if the parabola opens upwards (a > 0), and between them if it opens
     downwards. If a = 0, the event is a half-line, the outside of an interval with an infinite end.
 
-    The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0. This includes the case
-    without roots: the loss is then below epsilon everywhere, since P cannot exceed Q everywhere.
+    The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
     with np.errstate(all="ignore"):  # `has_event` replaces the invalid cases
         square = s * s
@@ -115,7 +114,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
-    # Otherwise the loss never exceeds epsilon: there is no root, or the loss is constant.
+    # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
     has_event = (discriminant > 0) & (q != 0)
     return np.where(has_event, log_difference, -np.inf)
 

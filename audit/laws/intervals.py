@@ -1,7 +1,7 @@
 """Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys and Wilson limits only have
-it on average over rates, so bounds do not use them.
+Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits only have it on
+average over rates, so bounds do not use them.
 """
 
 from collections.abc import Callable
@@ -93,11 +93,8 @@ def bisect(
 ) -> tuple[Array, Array]:
     """Returns shorter intervals (low, high) of parameters at which conditions become false, by bisection.
 
-    Args:
-      holds: Maps parameters with the shape of `low` to booleans: whether each condition is true.
-      low: Parameters of any shape at which the conditions are true.
-      high: Larger parameters, at which they are false.
-      halvings: The number of bisections.
+    Each condition is true at `low` and false at a larger `high`, both of any shape. `find_bracket` describes
+    `holds`. There are `halvings` bisections.
     """
     lows = np.asarray(low, float)
     highs = np.asarray(high, float)

@@ -9,7 +9,7 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
 We choose the bets using a *pilot*: a part of the runs that we do not count. Most of the capital is on the
-best stake for the pilot, and the rest is on other stakes.
+best bet for the pilot.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -20,8 +20,8 @@ smallest t that is not rejected. The bets depend on the design:
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
 We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j+1))), below the curve, is a lower bound in the cell. We use this value, so the grid never
-increases a bound.
+(a_j, f_t(a_(j+1))), below the curve, is a lower bound in the cell. We use it, so the grid never increases a
+bound.
 """
 
 from collections.abc import Callable
@@ -49,12 +49,12 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # w, the weights of false n
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# We also bet on a single error rate, which gains most at the ends of a curve. These are the indices of such
-# bets in STAKES: every third stake above 0.
+# The indices in STAKES of bets on a single error rate, which gain most at the ends of a curve: every third
+# stake above 0.
 _SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the best bet for the pilot, on each of its neighbours, and on each bet on a single error
-# rate. We can choose any split with the sum 1.
+# rate. Any split is valid.
 _CAPITAL_ON_BEST = 0.7
 _CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
 _CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_PLACES.size)
@@ -108,10 +108,10 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital that rejects a parameter
     errors = counted.rest
-    bet = _bet_on_coins if errors.paired else _bet_on_sets
+    bet = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
     find_least_capital = bet(family, counted, target)
-    # The search starts at the parameter of the observed average rates, estimated by posterior means under
-    # Jeffreys' prior, which are never 0.
+    # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
+    # are never 0.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -127,8 +127,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
     A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
-    in. Using the pilot, we choose pairs that should reach a log capital of `target` for the largest possible
-    parameter.
+    in. The bets should reach a log capital of `target`.
     """
     predicted = []  # for runs out, then in: the growth that the pilot predicts for the counted runs
     growth = []  # for runs out, then in: the log growth of the counted runs, (STAKES, _LEVELS)
@@ -177,8 +176,8 @@ def _choose_pairs(
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair's least log capital exceeds the target, of shape (S, S).
 
-        We skip the cells of the parameter's curve in which a bet on a single set of runs reaches the target.
-        The first axis has the stakes on false positives.
+        The first axis has the stakes on false positives. We skip a cell of the parameter's curve if a bet on
+        a single set of runs reaches the target there.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
@@ -193,11 +192,10 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # We take the first sufficient pair. Without any, `argmax` gives the first pair, with stakes of 0.
+    # The first sufficient pair. Without any, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.
-    # A bet on a single set of runs stakes 0 on the other set.
     neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_PLACES)
@@ -234,8 +232,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
     A bet is on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's false-negative and
-    false-positive rates. Using the pilot, we choose bets that should reach a log capital of `target` for the
-    largest possible parameter.
+    false-positive rates. The bets should reach a log capital of `target`.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
     rows = []
@@ -248,11 +245,11 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         # The corners (cells,), below the curve.
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        # The mean of each bet's z at each corner, (bets, cells), and its index in _MEANS. Rounding down to
-        # one of _MEANS never increases the capital.
+        # The mean of each bet's z at each corner, (bets, cells). Rounding it down to one of _MEANS never
+        # increases the capital.
         means = np.outer(weights, false_negative) + np.outer(1 - weights, false_positive)
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        # A mean is below 0, with index -1, only because of rounding errors.
+        # Only rounding errors give a mean below 0, with index -1.
         growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
         return mix_bets(growth_on_curve, CAPITAL).min()
 
@@ -266,9 +263,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     alternatives are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0
     or 1.
 
-    A bet's critical mean is the smallest mean of z at which its log growth for the pilot, scaled to the
-    counted runs, reaches the log capital `target`. The bet should reject a parameter if the mean of z is at
-    least critical everywhere on the curve, except at points that bets on a single error rate should reject.
+    We scale the pilot's log growth to the counted runs. A bet's critical mean of z is then the smallest one
+    that reaches the log capital `target`. The bet should reject a parameter if the mean of z is at least
+    critical everywhere on the curve, except at points that bets on a single error rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
@@ -280,8 +277,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
         """Returns the critical mean of z for each stake `tried`, of shape (stakes,).
 
-        A bet starts with `capital`. The result is one of _COARSE_MEANS, or 2 if they do not suffice. No mean
-        reaches 2.
+        A bet starts with `capital`. The result is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth

@@ -8,8 +8,8 @@ the capital against the claim is a mixture of
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
 Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1, and the e-value
-is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, we do not use some of the canaries to
-choose a threshold for the others: at a threshold that depends on the run, the curve allows more than m(a(t)).
+is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, some of the canaries cannot choose the
+threshold: at a threshold that depends on the run, the curve allows more than m(a(t)).
 
 `find_least_departure` is not a confidence bound.
 """
@@ -94,7 +94,7 @@ def gaussian_power(mu: float) -> Power:
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
     """Tests a claimed curve by betting against it in each run. The result's field `seen` is None.
 
-    If rows are in start order, you may add runs and test again: the confidence remains valid.
+    If rows are in start order, the test remains valid if you add runs.
     """
     return judge_capital(compute_log_capital(counted, power), counted.in_order, confidence)
 
@@ -103,8 +103,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
-    If `counted` only has the first T thresholds, we drop the other components, which never increases the
-    capital.
+    If `counted` only has the first T thresholds, the capital on the others is lost.
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
@@ -214,14 +213,14 @@ def find_least_departure(
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
-        # Scores rarely exceed their mean by 3, so they hardly reach the far thresholds. Dropping these saves
-        # time, and never increases the capital.
+        # Scores rarely exceed their mean by 3. Dropping the far thresholds saves time, and never increases
+        # the capital.
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = power(np.exp(counted.log_rates))
     # An estimate of the probability 0.9 has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
-    within = max(scores.within, 1e-9)  # `draw_fractions` requires a value above 0
+    within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits that refute the claim if the noise has this ratio."""
@@ -237,7 +236,7 @@ def find_least_departure(
         return float(np.mean(refuted))
 
     # The ratios decrease. Audits with less noise refute the claim more often, so bisection finds the first
-    # ratio at which 9 of 10 do.
+    # ratio with 9 of 10.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if place == noise_ratios.size:
@@ -251,12 +250,8 @@ def draw_fractions(
 ) -> Array:
     """Draws the fraction of each run's canaries above each threshold, of shape (..., T), for normal scores.
 
-    Args:
-      means: (..., 1) the mean score of each run.
-      deviation: The standard deviation of scores within a run, above 0.
-      thresholds: (T,) thresholds in ascending order.
-      canaries: The number of canaries in each run.
-      rng: The randomness of the counts.
+    `means` (..., 1) are the mean scores of runs, and `deviation` > 0 is the standard deviation within a run.
+    The `thresholds` (T,) are ascending. Each run has the same number of `canaries`.
     """
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`

@@ -38,7 +38,7 @@ class TradeOffCurve(NamedTuple):
         above a is certainly too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, float)
-        # `searchsorted` needs ascending values. Limits decrease as thresholds increase, so we negate them.
+        # Limits decrease along the thresholds, so we negate them for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low.
@@ -140,8 +140,8 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # The number of scores out that may exceed the threshold. The last factor corrects a product that rounding
-    # leaves just below a whole number.
+    # How many scores out may exceed the threshold. The last factor corrects products that are just below a
+    # whole number because of rounding.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())

@@ -8,15 +8,14 @@ Scores come from independent runs with the canary (in) and without it (out):
                      rest (`exact`)
     assumption_free  the same from an eighth, against the trade-off function of (epsilon, delta)-DP itself
 
-The first two give mu. It determines epsilon if the mechanism's trade-off curve is Gaussian (Errata H11 of
+The first two give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11 of
 experiments/hidden_state/README.md).
 
 A bound depends only on the ranks of the scores. We choose its threshold using a *pilot*, a part of the
-scores. The bound of a single random split into the pilot and the rest would be random. So we use 21 splits,
-seeded by a hash of the ranks. The bound is the median of their bounds, each at 11/21 of the error. If the
-median is above the true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the
-probability of this is at most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional
-regression", 2009).
+scores. With a single split into pilot and rest, the bound would be random. So we draw 21 splits, seeded by a
+hash of the ranks, and take the median of their bounds, each at 11/21 of the error. If the median is above the
+true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of this is at
+most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -131,11 +130,10 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. It is
-    evaluated on the same scores that choose the threshold. Thresholds are the midpoints between neighbouring
-    distinct scores; to save time, we thin out more than 200,000 evenly. At each threshold, mu is that of the
-    Gaussian trade-off curve through Clopper-Pearson upper limits of both error rates (Errata H12 of
-    experiments/hidden_state/README.md).
+    It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. Thresholds are
+    the midpoints between neighbouring distinct scores; to save time, we thin out more than 200,000 evenly. At
+    each threshold, mu is that of the Gaussian trade-off curve through Clopper-Pearson upper limits of both
+    error rates (Errata H12 of experiments/hidden_state/README.md).
 
     Scores are (n,) in and (m,) out, and at least two must differ. Each error rate has two-sided limits with
     `confidence`.
@@ -203,8 +201,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    This requires a test without errors whose threshold is the lowest score in, or the highest score out. Even
-    perfectly separated scores may prove less, because we may choose another rank or the other world.
+    This requires a test without errors, with the lowest score in or the highest score out as its threshold.
+    Even perfectly separated scores may prove less, because we may choose another rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
@@ -265,9 +263,8 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of the scores, of shape (n,) in and (m,) out.
 
-    In each split, we choose a threshold using a pilot sample of scores from both worlds, and run an exact
-    test on the other scores. To reject a parameter, 11 tests must reject it at 11 / 21 of the error (see the
-    module's docstring).
+    In each split, we choose a threshold using a pilot sample of both worlds' scores, and run an exact test on
+    the other scores. To reject a parameter, 11 tests must reject it (see the module's docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
@@ -280,7 +277,7 @@ def _test_splits(
     ordered = [np.sort(world).astype(float) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
-    counts_of_splits = []  # as fields of `Bound`
+    counts_of_splits = []
     # The scores' ranks are the seed, so the same scores always give the same splits.
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)

@@ -3,10 +3,10 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, where r does not depend on these scores. x of m scores out
-are above it. For any distribution of scores, the false-negative rate at the threshold is at most U ~ Beta(r,
-n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the probability of at
-most x false positives is at most
+The threshold is the r-th lowest of n scores in, with an r that does not depend on these scores. x of m scores
+out are above it. For any distribution of scores, the false-negative rate at the threshold is at most U ~
+Beta(r, n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the probability
+of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
@@ -14,8 +14,8 @@ an integral over a known distribution. p_t(x) increases with t, and the bound so
 is true if the worlds are exchanged.
 
 We sum over cells of U, with the largest probability in each cell, so the bound is conservative. The caller
-puts equal scores in random order. A threshold among equal scores is a randomised test, whose error rates
-satisfy the trade-off function too.
+puts equal scores in random order. A threshold among them is a randomised test, and its error rates satisfy
+the trade-off function too.
 """
 
 import functools
@@ -80,16 +80,11 @@ class Counts(NamedTuple):
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t such that enough audits reject the hypothesis that the mechanism is f_t-DP.
+    """Returns the largest t such that `rejecting` audits reject the hypothesis that the mechanism is f_t-DP.
 
     Each audit is a test at level error * rejecting / len(audits). The audits may be dependent: by Markov's
-    inequality, the probability that `rejecting` of them reject a true hypothesis is at most `error`.
-
-    Args:
-      family: The trade-off functions f_t.
-      audits: The counts of each audit.
-      rejecting: The number of audits that must reject.
-      error: The probability that the bound exceeds the truth.
+    inequality, `rejecting` of them reject a true hypothesis with probability at most `error`. The trade-off
+    functions f_t are those of `family`.
 
     Returns:
       (the lower bound on the parameter t, at least 0; the index of the deciding audit, which has the

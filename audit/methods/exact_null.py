@@ -58,9 +58,7 @@ _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a thres
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
-_MIN_PILOT = (
-    20  # the least number of canaries that choose a threshold, and of those that they choose it for
-)
+_MIN_PILOT = 20  # canaries used to choose a threshold for at least the same number of others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
@@ -69,8 +67,8 @@ _MAX_LOG = 700.0  # exp of more overflows
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the levels, of any shape.
 
-    If the cosines stand for ranks among M > 0 fresh draws (`design.draws`), the probabilities are multiples
-    of 1 / (M + 1), so we round them down to a multiple above 0.
+    Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines. Their probabilities are
+    multiples of 1 / (M + 1), so we round down to one above 0.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -83,8 +81,8 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
     """Returns e^epsilon a + delta, which limits the mean fraction of inserted canaries above a threshold.
 
-    The limit is valid if epsilon is true. `log_rates` are log a, for the probability a that a left-out canary
-    exceeds the threshold.
+    The limit is valid if epsilon is true. `log_rates` are the log probabilities, log a, that a left-out
+    canary exceeds the threshold.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
@@ -109,9 +107,8 @@ class DirectionsMethod(Method):
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
-    We count only inserted canaries. If the rows are in start order, the bound is valid after each run, and
-    `path` has these bounds. If left-out canaries refute the null distribution, epsilon is 0 and `holds` is
-    False.
+    Only inserted canaries count. If the rows are in start order, `path` has a valid bound after each run. If
+    left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
 
     Raises:
       InputError: No canary was inserted.
@@ -173,11 +170,11 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` for a threshold: the threshold, its error counts and its exact rate.
 
-    The threshold is given as a cosine. If the cosines stand for ranks, the field is the rank.
+    The argument is a cosine. For ranks, the field has the rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:  # the scores are ranks among fresh draws
+    if design.draws:  # cosines stand for ranks among fresh draws
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -203,8 +200,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test that cosines of left-out canaries have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions. At LAW_LEVEL, the test detects a wrong `dimension` in 9 of 10 audits if
-    the factor between it and the true dimension is 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
+    not depend on these directions. At LAW_LEVEL, the test detects a wrong `dimension` in 9 of 10 audits if it
+    is wrong by a factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -226,22 +223,22 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries for simulations.
 
-    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). The scores of a failed
-    run are -10, below all thresholds.
+    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run's scores
+    are -10, below all thresholds.
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
     runs = _select_present(design._replace(cosines=np.maximum(student, -10.0)))
     means = np.array([run.mean() for run in runs])
     deviations = np.concatenate([run - run.mean() for run in runs])
-    canaries = round(deviations.size / means.size)
+    canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
     within = 1.0
     between = 0.0
     if degrees > 0:
         within = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
-            # The observed means vary more than the true ones because of the deviations within runs.
+            # The observed means also vary because of the deviations within runs.
             excess = means.var(ddof=1) - within**2 / canaries
             between = np.sqrt(max(excess, 0.0))
     return ScoreSummary(
@@ -371,7 +368,7 @@ class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
     It has T * C components for T thresholds and C bets, grouped by threshold, and then V components for
-    ramps. The capital starts at 1. If it becomes large, it refutes an epsilon.
+    ramps. The capital starts at 1, and refutes an epsilon if it becomes large.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -395,8 +392,8 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
-        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
-        docstring has the formulas for thresholds and ramps. For ramps, we replace m(t) by min(m(t), 1).
+        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. Ramps use
+        min(m(t), 1) for m(t); see the module's docstring.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -451,8 +448,8 @@ class Capital:
             log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
             return np.logaddexp.reduce(log_capital) >= target
 
-        # The capital on thresholds decreases as epsilon grows, so we can bisect. The capital on ramps may
-        # increase, so we then search step by step with all components.
+        # The capital on thresholds decreases as epsilon grows, so we can bisect. That on ramps may increase,
+        # so we then search all components step by step.
         leap = 1
         while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
@@ -468,9 +465,7 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound on epsilon after each run, (R,). A log capital of `target` refutes an epsilon."""
         bounds = []
-        first_unrefuted = (
-            0  # the smallest k such that the epsilon k * _EPSILON_STEP is not refuted yet
-        )
+        first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
         components = self.compute_log(1, 0.0)  # the log capital against that epsilon, run by run
         for run in range(self.num_runs):
             if run:
@@ -497,7 +492,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. Several runs in an unknown order
     get no bet, because any of them may be the first. In a plain design with at least 40 inserted canaries,
-    most of the bet is on a threshold chosen using half of them (see the module's docstring).
+    most of the bet is on a threshold chosen using half of them.
     """
     cosines = runs[0]
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
@@ -539,10 +534,9 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold, as a cosine, that should prove the largest epsilon for other canaries.
 
-    We predict their cosines by a normal distribution fitted to the pilot, and maximize log(h / a). Here h is
-    the expected fraction of cosines above the threshold minus two standard deviations, and a is the
-    probability that a left-out canary exceeds it. `pilot` are cosines (n,), and `canaries` is the number of
-    other canaries.
+    A normal distribution fitted to the pilot's cosines (n,) predicts those of the other `canaries`. We
+    maximize log(h / a). Here h is the expected fraction above the threshold minus two standard deviations,
+    and a is the probability that a left-out canary exceeds it.
     """
     root = np.sqrt(dimension)
     # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, also for a small dimension.

@@ -10,7 +10,7 @@ Three statistics measure the misfit:
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
 We compute p-values from tables drawn from the fit, because chi-squared distributions are wrong if the worlds
-hardly overlap. The test combines the three p-values with unequal weights (Bonferroni). If the curve is
+hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is
 Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
@@ -33,11 +33,11 @@ from audit.laws.intervals import bisect
 from audit.laws.known_laws import ScoreFamily
 
 CURVE_LEVEL = 0.05  # a smaller p-value refutes the Gaussian curve
-CURVE_POWER = 0.95  # if the test with at least this power does not reject, the curve is confirmed
+CURVE_POWER = 0.95  # a test with at least this power that does not reject confirms the curve
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each alternative
-_PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the families of alternatives
+_PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the other curves
 
 
 class Fit(NamedTuple):
@@ -113,10 +113,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
 
-    Args:
-      sizes: (2,) the number of scores of each world.
-      probabilities: (2, cells) the probability of each cell in each world.
-      start: The fit from which we start to fit each drawn table.
+    `sizes` (2,) are the numbers of scores of the worlds, and `probabilities` (2, cells) those of the cells.
+    The fits to the drawn tables start at `start`.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -151,7 +149,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     shape = mean * rate
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
     # In theory, the standard deviation of tails is 1. With few scores it is lower, because they vary too
-    # little around their fit. We then use 1, which is conservative.
+    # little around their fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
     excess = statistics[..., 2] - mean[2]
     smooth[..., 2] = special.ndtr(-excess / deviation)
@@ -167,8 +165,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
     """Returns how often the test rejects simulated scores from a family of other curves.
 
-    We simulate as many scores as observed, and choose the family's parameter to give a fit with the observed
-    |mu|.
+    There are as many scores as observed. We choose the family's parameter to fit the observed |mu|.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -324,8 +321,8 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., cells) of Fisher scoring: changes of the cells - 1 cuts, then of mu.
 
-    Cuts must stay in ascending order. So we shorten a step that would close more than 70% of a gap
-    between cuts. We also shorten it if it would move a parameter by more than 1.
+    To keep cuts in order, we shorten steps that close more than 70% of a gap. We also shorten steps that move
+    a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
@@ -355,8 +352,8 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
     A term f multiplies the fitted density of the world "in" by exp(c f), up to a constant; the fit has c = 0.
     The statistic is the derivative of the log likelihood of tables (..., 2, cells) with respect to c, divided
-    by its standard deviation given that we fit cuts and mu. Under the null, it is approximately standard
-    normal if cells contain many scores.
+    by its standard deviation given that we fit cuts and mu. Under the null, it is about standard normal if
+    cells contain many scores.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
@@ -382,7 +379,8 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     a quadratic one, and a cubic one with the opposite sign of mu, which bends the ratio towards 0. Both are
     powers of a cell's mean score, measured from the midpoint between the two means.
     """
-    # The integral of x times the standard normal density is minus the difference of the density at its ends.
+    # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the
+    # difference of the density.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2

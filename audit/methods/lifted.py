@@ -8,12 +8,12 @@
 
 The LiDP paper is Pillutla et al. (NeurIPS 2023). `audit.evidence.canaries` explains why average error rates
 satisfy the trade-off inequality, and `betting` explains how we test it. We choose the threshold and the bets
-using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So a bound does not depend on
-the order of runs or canaries, nor on an increasing map of all scores.
+using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So the order of runs and
+canaries and an increasing map of all scores do not change a bound.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
 error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
-over n runs. Two random sets of l canaries have i canaries in common with probability h_l(i), so
+over n runs. Two random sets of l canaries share i with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
@@ -250,7 +250,7 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
-    Two random sets of j canaries have i in common with probability h(i), and the variance is sum_i h(i) mu_(2
+    Two random sets of j canaries share i with probability h(i), and the variance is sum_i h(i) mu_(2
     j - i) - mu_j^2. Identical sets (i = j) give the linear term. The others give the constant term, from the
     upper limits for mu_(j + 1), ..., mu_(2 j).
     """
@@ -313,14 +313,11 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
     At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
     The usual choice is the best score for normal distributions. If they predict 0 everywhere, it is the score
-    with the smallest sum of counted rates. We replace it by another score whose raised rates predict a larger
+    with the smallest sum of counted rates. Another score replaces it if its raised rates predict a larger
     parameter than the counted rates of the usual choice.
 
-    Args:
-      pilot: The runs used to choose.
-      sizes: The errors of the other runs; only the numbers of runs and guesses matter.
-      family: The trade-off functions, with the parameter.
-      error: The error probability of each rate's limit.
+    `pilot` has the runs used to choose, and `sizes` the errors of the other runs; only their numbers of runs
+    and guesses matter. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -335,8 +332,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
         We add two errors to a rate p. Its estimate has the variance scale * p (1 - p) / guesses, and differs
         from p by more than x with probability at most about exp(-x^2 / (2 variance)). With probability
-        `error`, n runs miss a kind of run whose frequency is log(1 / error) / n. A run's estimate is at most
-        `scale`, so these runs may add this frequency times `scale`.
+        `error`, n runs miss a kind of run with frequency log(1 / error) / n. A run's estimate is at most
+        `scale`, so such runs may add this frequency times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

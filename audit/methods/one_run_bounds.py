@@ -23,8 +23,7 @@ since g is convex. So
 
     q_j >= (m g(x) + S_(j+1)) / (r - j),
 
-and the right side grows with q_(j+1) and S_(j+1). If q_v equals the error, the recursion gives a lower bound
-on q_0. If this exceeds 1, mu is refuted.
+and the right side grows with q_(j+1) and S_(j+1).
 """
 
 import dataclasses
@@ -116,9 +115,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0, the bound decreases with the upper limit of the fraction of wrong guesses. We choose the
-    # number of guesses with the smallest limit, if the numbers of wrong guesses are as the pilot predicts,
-    # rounded up to be conservative.
+    # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. We choose the
+    # number of guesses with the smallest limit, from the pilot's predictions, rounded up to be conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -205,9 +203,9 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
-    We guess that a canary is inserted if its score is above the median. The certainty of a guess is the
-    distance between the two. For each fraction of guessed coins in _GUESSED, we predict the fraction of
-    correct guesses from a normal distribution fitted to the pilot.
+    We guess that a canary is inserted if its score is above the median. The certainty is the distance between
+    the two. A normal distribution fitted to the pilot predicts the fraction of correct guesses for each
+    fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     require(
@@ -220,7 +218,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    # The time to compute mu grows with the number of coins. `split_pilot` shuffles, so the subset is random.
+    # Computing mu takes long for more coins. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
@@ -241,12 +239,8 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the largest epsilon that the number of correct guesses refutes (`log_p_approximate`), or 0.
 
-    Args:
-      coins: The number of coins.
-      guesses: The number of guessed coins, which the proof assumes to be fixed.
-      right: The number of correct guesses.
-      delta: The delta of epsilon.
-      error: The probability of refuting a true epsilon.
+    `right` of the `guesses` are correct. The proof assumes that their number is fixed. `error` is the
+    probability of refuting a true epsilon.
     """
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, guesses, right, epsilon, delta) <= np.log(error),
@@ -278,8 +272,7 @@ def log_p_approximate(
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses.
-      epsilon: At least 0.
-      delta: At least 0.
+      epsilon, delta: At least 0.
     """
     # W is the number of correct guesses if each has the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
@@ -300,7 +293,7 @@ def gaussian_refutes(
 
     Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
     S_v = error, and compute the least q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
-    docstring). If q_0 exceeds 1, which is impossible, the true q_v is below the error, and mu is refuted.
+    docstring). If q_0 would exceed 1, the true q_v is below the error, and mu is refuted.
 
     Args:
       canaries: m, the number of coins.

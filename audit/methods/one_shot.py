@@ -85,8 +85,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The confidence
-    of 0.95 in the result has no effect.
+    2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The result's
+    confidence of 0.95 has no effect.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -155,11 +155,8 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     rates have limits. Even at a fixed threshold, both are valid only with probability 1 - 2 error (Errata O8
     of experiments/one_shot/README.md).
 
-    Args:
-      run: The cosines of observed (inserted) and unobserved (left-out) canaries.
-      delta: The delta of epsilon.
-      error: The one-sided error of each rate's limit.
-      prior: 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.
+    `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys' limits, and 1 for
+    Clopper and Pearson's.
     """
     points = np.sort(run.observed)
     if not len(run.unobserved):

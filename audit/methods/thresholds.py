@@ -1,8 +1,7 @@
 """Chooses thresholds.
 
 We guess that a canary was inserted ("in") if its score is above the threshold. A bound is only valid if the
-threshold does not depend on the scores whose errors we count. So we choose it using a *pilot*: a part of the
-scores that we do not count.
+threshold does not depend on the counted scores. So we choose it using a *pilot*: scores that we do not count.
 """
 
 from typing import NamedTuple
@@ -15,13 +14,11 @@ from audit.laws import intervals
 from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
-_PRIOR = 5.0  # the number of imaginary normal scores that we add to a pilot's counts
-_MIN_STEADY = 8  # the pilot's scores beyond a rank that make its counts reliable
-_MAX_MISFIT = 1.8  # the standard deviations from which counts contradict normal distributions
+_PRIOR = 5.0  # the number of imaginary normal scores added to a pilot's counts
+_MIN_STEADY = 8  # a rank's counts are reliable with this number of the pilot's scores beyond it
+_MAX_MISFIT = 1.8  # in standard deviations; a larger one contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # over sqrt(n): of bounds predicted from the counts of n scores per world
-_RAISE = (
-    1.5  # the standard deviations that we add to rates, since the best of many counts may be lucky
-)
+_RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
 
 
 class ErrorCounts(NamedTuple):
@@ -60,27 +57,26 @@ def choose_on_pilot(
 ) -> Rank:
     """Chooses the rank of a threshold among the scores outside a pilot, using only the pilot's scores.
 
-    We want the rank with the largest lower bound on a privacy parameter, and try the ranks 1, 2, 4, ... of
-    each world. `_judge_ranks` predicts their bounds in two ways: from normal distributions with the pilot's
-    area under the ROC curve, which varies little between pilots, and from the pilot's error counts.
+    It should prove the largest lower bound on a privacy parameter. `_judge_ranks` predicts the bounds for the
+    ranks 1, 2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the
+    ROC curve, which varies little between pilots, and from the pilot's error counts.
 
-    The usual choice is the best rank for normal distributions. For a Gaussian family, this is the only one,
-    because an increasing map makes its scores normal. For other families, the rank with the best counts
-    replaces it if the counts clearly contradict normal distributions, or clearly predict a larger bound. The
-    choice depends only on the order of the scores. A poor choice makes the bound weaker, but not wrong.
+    The usual choice is the best rank for normal distributions. Under a Gaussian curve it is final, because an
+    increasing map makes scores normal. In other families, the rank with the best counts replaces it if the
+    counts clearly contradict normal distributions, or clearly predict a larger bound. The choice depends only
+    on the order of the scores. A poor choice makes the bound weaker, but not wrong.
 
     Args:
       pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
-      family: The trade-off functions, with the privacy parameter.
+      family: The trade-off functions.
       error: The error probability of each rate's upper limit.
     """
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_judge_ranks` ranks from the lowest score. The highest scores out become the lowest if we negate all
-    # scores, which exchanges the roles of the worlds.
+    # `_judge_ranks` ranks from the lowest score. Negating all scores makes the highest scores out the lowest.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     from_normal, from_counts, num_beyond, misfits = np.hstack([by_in, by_out])
@@ -116,10 +112,10 @@ def _judge_ranks(
 
     Args:
       own: The pilot's scores of the own world.
-      other: The pilot's scores of the other world, most of which are lower.
+      other: The pilot's scores of the other world, most of them lower.
       n_own, n_other: The numbers of scores of both worlds that will be counted.
       mu: The distance between the means of both worlds, in standard deviations, if they are normal.
-      family: The trade-off functions, which are symmetric, with the privacy parameter.
+      family: The trade-off functions, which must be symmetric.
       error: The error probability of each rate's upper limit.
 
     Returns:
@@ -139,8 +135,8 @@ def _judge_ranks(
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
-    # We combine the counted fraction with the normal prior, and assume that from the pilot's score to the
-    # threshold it changes by the same factor as under normal distributions.
+    # We combine the count with the normal prior. We assume that from the pilot's score to the threshold, the
+    # fraction changes by the same factor as under normal distributions.
     size = len(other)
     fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
     fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
@@ -160,7 +156,7 @@ def _judge_ranks(
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
-    """Returns the mu for which N(mu, 1) and N(0, 1) have the pilot's area under the ROC curve (AUC).
+    """Returns the mu such that N(mu, 1) and N(0, 1) have the pilot's area under the ROC curve (AUC).
 
     Their AUC is Phi(mu / sqrt(2)). Adding a tied pair of scores avoids an AUC of 0 or 1.
     """
@@ -218,7 +214,6 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     z = np.interp(np.cumsum(counts) / (total + 1), mixture, grid)
     normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
 
-    # We add _PRIOR imaginary normal scores to each world's counts.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
     counted = (errors + _PRIOR * normal) / sizes
