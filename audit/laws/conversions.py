@@ -102,8 +102,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
-    first = np.sqrt(2 * epsilon) + 1
-    _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first)
+    _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
     # delta / 1000 is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
     low = delta * 1e-3
     # We need relative precision because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.

@@ -78,8 +78,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
       dimension: d >= 2.
       error: The probability that some vector's sum exceeds the bound.
     """
-    deviation = np.sqrt(-2 * np.log(error))
-    limit = np.sqrt(canaries) + np.sqrt(dimension) + deviation  # of m s
+    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # of m s
     return float(min(limit**2 / (dimension - 0.5), canaries))  # a squared cosine is at most 1
 
 
@@ -113,9 +112,9 @@ class AndersonDarling(NamedTuple):
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
 
-    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised
-    values z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the finite-sample
-    correction fails for fewer, and they must not all be equal.
+    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
+    <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for n fails for
+    fewer, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -147,8 +146,7 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows of coordinates in a basis of their span, (k, k).
 
     In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in their span. The
-    length of its part outside the span is chi with d - i degrees of freedom (Bartlett's decomposition). We
-    scale the vector to length 1.
+    length of its part outside is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.

@@ -81,8 +81,7 @@ def measure_normality(deviates: Array, independent: float) -> float:
     spread_p = 2 * min(below, above)
     distance = stats.kstest(deviates, "norm").statistic
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    smaller_p = min(kolmogorov_p, spread_p)
-    return float(min(2 * smaller_p, 1.0))
+    return float(min(2 * kolmogorov_p, 2 * spread_p, 1.0))
 
 
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:

@@ -133,8 +133,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth = []  # for runs out, then in: the log growth of the counted runs, (STAKES, _LEVELS)
     for pilot, rates in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
         runs_per_pilot_run = len(rates) / len(pilot)
-        of_pilot = compute_log_growth(pilot, _COARSE_LEVELS, STAKES)
-        predicted.append(of_pilot * runs_per_pilot_run)
+        predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
         growth.append(compute_log_growth(rates, _LEVELS, STAKES))
     growth_out, growth_in = growth
     predicted_out, predicted_in = predicted

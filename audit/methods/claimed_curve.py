@@ -173,9 +173,8 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     bets = BETS
     if counted.is_only_run:
         bets = np.ones(1)  # a single bet of all capital
-    staked_gains = bets[:, None] * gains[:, None, :]
-    with np.errstate(divide="ignore"):
-        return np.log1p(staked_gains)
+    with np.errstate(divide="ignore"):  # a bet may lose all of its capital
+        return np.log1p(bets[:, None] * gains[:, None, :])
 
 
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:

@@ -123,13 +123,12 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
         epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
     holds = has_law(design)
-    threshold = capital.find_main_threshold(epsilon)
     return Bound(
         method=EXACT_NULL,
         epsilon=epsilon * holds,
         delta=delta,
         confidence=confidence,
-        **_describe_threshold(design, threshold),
+        **_describe_threshold(design, capital.find_main_threshold(epsilon)),
         assumes=_choose_assumption(design),
         holds=holds,
         path=tuple((path * holds).tolist()),

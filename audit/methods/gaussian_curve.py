@@ -105,8 +105,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     if table.shape[1] < 3 or not have_overlap:
         return None
     fit = fit_tables(table)
-    sizes = table.sum(1)  # the number of scores of each world
-    drawn = _draw_statistics(sizes, _expand(fit).probabilities, start=fit)
+    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, start=fit)
     return _Null(table, fit, drawn)
 
 
@@ -235,8 +234,7 @@ def approximate_fit(table: Array) -> Fit:
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
     # only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
-    distances = z_out - z_in
-    mu = np.average(distances, -1, 1 / variances, keepdims=True)
+    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
     observed = below.sum(-2) / sizes.sum(-2)

@@ -250,9 +250,9 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
-    Two random sets of j canaries share i with probability h(i), and the variance is sum_i h(i) mu_(2
-    j - i) - mu_j^2. Identical sets (i = j) give the linear term. The others give the constant term, from the
-    upper limits for mu_(j + 1), ..., mu_(2 j).
+    mu_j is the probability that j random canaries all give an error. Two random sets of j canaries share i
+    with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
+    the linear term. The others give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
