@@ -284,7 +284,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         first_means = _COARSE_MEANS[sufficient.argmax(1)]
         return np.where(sufficient.any(1), first_means, 2.0)
 
-    # Bets on a single error rate should reject all points of a curve with at least one of these rates.
+    # Bets on a single error rate should reject all points of a curve at which it reaches its critical rate.
     critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(

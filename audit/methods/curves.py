@@ -180,7 +180,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
     right_out = (scores_out < middle).mean() + (scores_out == middle).mean() / 2
-    # Limits with 97.5% confidence in each world have averages with 95% confidence.
+    # If each world's limits have 97.5% confidence, their averages have 95%.
     rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
     rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
     return Attack(

@@ -206,7 +206,7 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
+    level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
@@ -218,7 +218,7 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
 _IN_SAMPLE = Assumption(
     "in-sample: not a confidence bound",
     NO_BOUND,
-    "not a confidence bound: the best of all thresholds, chosen on the same scores",
+    "not a confidence bound: the best of all thresholds, chosen using the same scores",
     "in-sample, best of all thresholds; not a confidence bound",
 )
 METHODS = {
@@ -227,7 +227,7 @@ METHODS = {
         compute=in_sample,
         assumes=_IN_SAMPLE,
         label="in-sample",
-        legend="in-sample, as the paper (no bound)",
+        legend="in-sample, as in the paper (no bound)",
         mark=Mark("grey", "o", 5, 5, filled=False),
     ),
     IF_GAUSSIAN: ScoreMethod(
