@@ -117,7 +117,7 @@ def lower_bound(
 
 
 @functools.lru_cache(maxsize=128)
-def _compute_own_rates(rank: int, scores: int) -> Array:
+def _compute_rates(rank: int, scores: int) -> Array:
     """Returns the quantiles (482,) of U ~ Beta(rank, scores - rank + 1) at _LEVELS, the ends of its cells."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
@@ -129,6 +129,6 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     rate in the threshold's own world. f decreases, so this probability is largest at the upper end of a cell
     of U. We weight these values by the cells' probabilities, _MASSES.
     """
-    other_rates = family.trade_off(parameter, _compute_own_rates(counts.rank, counts.scores))
+    other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
     return _MASSES @ probabilities
