@@ -1,13 +1,13 @@
 """Conversions between Gaussian differential privacy, (epsilon, delta) and trade-off functions.
 
-We compute in float64, and tails in log space. log delta is accurate to 1e-8 for mu from 1e-3 to 100 and delta
-down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
+Results are float64, and we compute tail probabilities in log space. log delta is accurate to 1e-8 for mu from
+1e-3 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Array arguments broadcast.
 
 A lower bound on mu gives a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
 (Errata H11).
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
-Papernot, 2025), Appendix A.1.
+Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists its errata, numbered H.
 """
 
 import numpy as np
@@ -20,15 +20,15 @@ from audit.laws.intervals import Array, find_bracket
 
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """Returns log delta(epsilon) of a mu-GDP mechanism, its privacy profile, for epsilon of either sign.
+    """Returns log delta(epsilon), the log privacy profile of a mu-GDP mechanism; epsilon may be negative.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). The result has epsilon's shape, and is -inf if delta is 0. For a tiny mu the two terms cancel, and a
-    delta below about 1e-14 is inaccurate.
+    9). The result has epsilon's shape, and is -inf if delta is 0. For a tiny mu, the two terms cancel, and
+    values of delta below about 1e-14 are inaccurate.
     """
     eps = np.asarray(epsilon, float)
     if np.isinf(mu):
-        return np.zeros_like(eps)  # delta is 1 at every epsilon
+        return np.zeros_like(eps)  # no privacy: delta is 1 at every epsilon
     if mu == 0:  # delta is 1 - e^epsilon below 0, else 0
         return log_difference(0.0, np.minimum(eps, 0.0))
 
@@ -40,15 +40,15 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 
 
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
-    """Returns log(a - b) from log a and log b of two probabilities a >= b, which broadcast.
+    """Returns log(a - b), given log a and log b of probabilities a >= b. The arguments broadcast.
 
-    It is -inf if both are equal up to rounding.
+    The result is -inf if a and b are equal up to rounding.
     """
     log_a = np.asarray(log_larger)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.minimum(log_smaller - log_a, 0.0)
         log_fraction = np.log(-np.expm1(log_ratio))
-        # If both are 0, the difference of their logs is NaN.
+        # If both probabilities are 0, the difference of their logs is NaN.
         return np.where(np.isneginf(log_a), -np.inf, log_a + log_fraction)
 
 
@@ -60,7 +60,7 @@ def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    It solves delta(epsilon) = delta (Errata H15). It is 0 if delta(0) is at most delta.
+    It solves delta(epsilon) = delta (Errata H15), and is 0 if delta(0) <= delta.
 
     Raises:
       InputError: Unless mu >= 0 and 0 < delta < 1.
@@ -71,7 +71,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
-        """Returns the excess of log delta(epsilon) over log delta."""
+        """Returns log delta(epsilon) - log delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
@@ -97,23 +97,22 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        """Returns the excess of a mu-GDP mechanism's log delta over log delta; at least -1e6."""
+        """Returns log delta(epsilon) of a mu-GDP mechanism minus log delta, but at least -1e6."""
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
-    first = np.sqrt(2 * epsilon) + 1
-    _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first)
+    _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
     # delta / 1000 is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
     low = delta * 1e-3
-    # Only relative precision matters because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
+    # We need relative precision because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
     return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
-    """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
+    """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr), that of the Gaussian trade-off curve through error rates.
 
-    Source: hidden-state paper, Equation 8. mu is negative if the sum of both rates is above 1. It is +inf if
+    Source: hidden-state paper, Equation 8. mu is negative if the rates add up to more than 1. It is +inf if
     a rate is 0, and -inf if a rate is 1.
     """
     return -special.ndtri(false_positive_rate) - special.ndtri(false_negative_rate)
@@ -122,20 +121,20 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
 def epsilon_from_rates(
     false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
 ) -> Array:
-    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
+    """Returns the epsilon of the (epsilon, delta)-DP trade-off curve through each pair of error rates.
 
-    The curve has two straight parts (Errata H6), a steep one, fnr = 1 - delta - e^epsilon fpr, and a flat
-    one, fpr = 1 - delta - e^epsilon fnr. Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr)
-    and log((1 - delta - fpr) / fnr). It is negative for rates above the curve of epsilon = 0.
+    The curve has a steep straight part, fnr = 1 - delta - e^epsilon fpr, and a flat one, fpr = 1 - delta -
+    e^epsilon fnr (Errata H6). Epsilon is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr)
+    / fnr). It is negative for rates above the curve with epsilon = 0.
     """
     fpr = np.asarray(false_positive_rate, float)
     fnr = np.asarray(false_negative_rate, float)
-    above_fnr = np.maximum(1 - delta - fnr, 0)
-    above_fpr = np.maximum(1 - delta - fpr, 0)
+    steep_numerator = np.maximum(1 - delta - fnr, 0)
+    flat_numerator = np.maximum(1 - delta - fpr, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        steep = np.log(above_fnr) - np.log(fpr)
-        flat = np.log(above_fpr) - np.log(fnr)
-    # If a numerator and a rate are both 0, the part is NaN, which `fmax` ignores.
+        steep = np.log(steep_numerator) - np.log(fpr)
+        flat = np.log(flat_numerator) - np.log(fnr)
+    # If a numerator and its denominator are both 0, the quotient is NaN, which `fmax` ignores.
     return np.fmax(steep, flat)
 
 
@@ -150,8 +149,8 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: float) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
-    At a false-positive rate a, it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
-    Equation 6 with Errata H6).
+    At a false-positive rate a, this is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state
+    paper, Equation 6 with Errata H6).
     """
     largest_slope = np.exp(min(epsilon, 700.0))  # exp overflows beyond 700
     steep = 1 - delta - largest_slope * false_positive_rate

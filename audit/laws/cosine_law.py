@@ -1,13 +1,12 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
-The density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]. t^2 has the distribution Beta(1/2, (d - 1)
-/ 2), the variance of t is 1 / d, and sqrt(d) t tends to N(0, 1).
+The cosine has mean 0 and variance 1 / d. Times sqrt(d), it tends to N(0, 1).
 
-`anderson_darling` tests whether cosines are normal, with fitted mean and variance, by the critical values of
-Stephens (1974, Errata O10).
+`anderson_darling` tests whether cosines are normal with unknown mean and variance. It uses the critical
+values of Stephens (1974; Errata O10 of experiments/one_shot/README.md).
 
-`simulate` is an exact form of Algorithm 1 in the one-shot paper. Only the span of the canaries matters, and
-the squared length of the noise outside it is chi-squared. So the time is O(k^2) for k canaries.
+`simulate` is an exact form of Algorithm 1 in the one-shot paper (Andrew et al., ICLR 2024). It takes O(k^2)
+time for k canaries: outside their span, only the squared length of the noise matters, which is chi-squared.
 """
 
 from typing import NamedTuple
@@ -20,14 +19,14 @@ from scipy import special
 from audit.errors import require
 from audit.laws.intervals import Array
 
-LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
+LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # significance levels of the normality test
 
 
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
+    """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
-    The relative error of the probability is at most 1e-9 down to 1e-280. Below that the result is an upper
-    bound, which exceeds the log by at most 0.001 or by float64's relative precision.
+    The relative error of the probability is at most 1e-9 down to 1e-280. Below that, the result is an
+    upper bound that exceeds the log by at most 0.001 or float64's relative precision.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -39,8 +38,7 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
         f"`dimension={dimension}`: give the number of trained parameters, at least 2",
     )
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
-    # Below this the incomplete beta function may underflow.
-    least = 1e-280
+    least = 1e-280  # a smaller incomplete beta function may underflow
     log_near_tail = np.log(np.maximum(tail, least))
     log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(np.abs(t), dimension))
     return np.where(t >= 0, log_tail, np.log1p(-tail))
@@ -56,42 +54,41 @@ def log_density(cosine: Array, dimension: int) -> Array:
 
 
 def quantile(probability: Array, dimension: int) -> Array:
-    """Returns t with P(T <= t) = probability, for the cosine T of a fixed and a uniform direction in R^d."""
-    # T^2 has the distribution Beta(1/2, (d - 1) / 2), and half of P(T^2 > t^2) is at each sign of T.
+    """Returns t with P(T <= t) = probability, for the cosine T between a fixed and a uniform direction."""
+    # T^2 has the distribution Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     tail = np.minimum(probability, 1 - probability)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)
 
 
 def limit_squares(canaries: int, dimension: int, error: float) -> float:
-    """Returns an upper bound on the sum of squared cosines of K uniform directions with any one vector.
+    """Returns an upper bound on the sum of squared cosines between K uniform directions and any vector.
 
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
-    directions; the largest sum is s^2. Multiply each row of V by the length of a normal vector in R^d, drawn
-    independently of V. This gives a matrix G with normally distributed entries. Its largest singular value is
-    at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
-    Given V, this value is a convex function of the lengths. So on average it is at least s times the mean m
-    of a length, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    directions. The largest possible sum is s^2. Multiply each row of V by the length of an independent normal
+    vector in R^d. The entries of the product are independent and normal. Its largest singular value is at
+    most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    Given V, this value is a convex function of the lengths. So its average is at least s times the mean
+    length m, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 
     Args:
       canaries: K.
       dimension: d >= 2.
-      error: The probability that the sum exceeds the bound for some vector.
+      error: The probability that some vector's sum exceeds the bound.
     """
-    deviation = np.sqrt(-2 * np.log(error))
-    edge = np.sqrt(canaries) + np.sqrt(dimension) + deviation
-    return float(min(edge**2 / (dimension - 0.5), canaries))
+    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # of m s
+    return float(min(limit**2 / (dimension - 0.5), canaries))  # a squared cosine is at most 1
 
 
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    Take a vector orthogonal to the other K - 1 directions. The square of its cosine with a direction is at
-    most the squared length of the direction's part outside the span of the others. This length has the
-    distribution Beta((d - K + 1) / 2, (K - 1) / 2), and all K cosines may reach it at once. So the bound is K
-    times its quantile at the level error / K. `limit_squares` describes the arguments; K is from 2 to d.
+    A direction's leave-one-out cosine is with a vector orthogonal to the other K - 1 directions. Its square
+    is at most the squared length of the direction's part outside their span, which has the distribution
+    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach this limit at once. So the bound is K times
+    the upper quantile at level error / K. `limit_squares` describes the arguments; K is from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -99,7 +96,7 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
 
 
 class AndersonDarling(NamedTuple):
-    """The result of the test of normality.
+    """The result of the normality test.
 
     Attributes:
       statistic: A^2.
@@ -113,11 +110,11 @@ class AndersonDarling(NamedTuple):
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """Tests whether n values are normal, with fitted mean and variance, by Anderson and Darling's A^2.
+    """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
 
-    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) of the standardised order
-    statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for
-    n fails for fewer, and they must not all be equal.
+    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
+    <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for n fails for
+    fewer, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -134,15 +131,12 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines of k uniform canaries with their noisy sum, a simulated audit without data.
+    """Draws the cosines between k uniform canaries and their noisy sum: a simulated audit without data.
 
     Source: Andrew et al., ICLR 2024, Algorithm 1.
 
-    Args:
-      rng: The randomness.
-      canaries: k, the number of unit vectors of R^d in the sum.
-      dimension: d, above k.
-      sigma: The standard deviation of the noise in each coordinate of the sum.
+    The canaries are k = `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard
+    deviation of the noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
@@ -151,9 +145,8 @@ def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Arr
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows of coordinates in a basis of their span, (k, k).
 
-    In the basis of Gram and Schmidt, row i (from 0) is the direction of a normal vector with i normal
-    coordinates in the span of the earlier vectors. The length of its part outside this span is chi with d - i
-    degrees of freedom (Bartlett's decomposition).
+    In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in their span. The
+    length of its part outside is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -172,7 +165,7 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
 
 
 def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
-    """Draws the cosines of k canaries with a release, which is their sum plus noise sigma N(0, I_d).
+    """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`.
     """
@@ -185,10 +178,10 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
 
 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
-    """Returns an upper bound on log P(T > t) for t in [0, 1], any shape; precise for a tiny probability.
+    """Returns an upper bound on log P(T > t) for t in [0, 1] of any shape, precise if P(T > t) is tiny.
 
-    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t it
-    is at most u / t times itself. The integral of this product over u > t is
+    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t, we
+    multiply it by u / t, which is above 1. The integral of the product over u > t is
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)),
 

@@ -1,7 +1,7 @@
 """The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
 We approximate integrals by sums over the grid's points times the spacing. If an integrand has a kink, we
-split its cell by linear interpolation, so the error falls with the square of the spacing.
+split its cell by linear interpolation, so the error is proportional to the square of the spacing.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class DensityPair(NamedTuple):
       points: (n,) evenly spaced points.
       p: (n,) the density without the canary.
       q: (n,) the density with the canary.
-      error: A bound on the probability that the grid misses.
+      error: A bound on the probability outside the grid.
     """
 
     points: Array
@@ -40,16 +40,16 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and split those where the sign changes. The densities p and q (n,) are at points with
-    an even `spacing`, and epsilon may be negative. Source: Balle and Wang, 2018.
+    We sum trapezoids, and split those where the sign changes. The densities p and q (n,) are given at points
+    with an even `spacing`. epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
     right = excess[1:]
     above = np.maximum(excess, 0)
     heights = (above[:-1] + above[1:]) / 2
-    # In a cell with a change of sign, only a triangle is above 0. By linear interpolation, its base is the
-    # fraction top / (|left| + |right|) of the cell.
+    # If the sign changes in a cell, the positive part of the linear interpolant is a triangle with height
+    # `top`. Its base is the fraction top / (|left| + |right|) of the cell.
     crossing = (left < 0) != (right < 0)
     top = np.maximum(left[crossing], right[crossing])
     total = np.abs(left[crossing]) + np.abs(right[crossing])
@@ -75,14 +75,14 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
     """
     conversions.require_delta(delta)
-    # An error of a thousandth of delta does not change the shown digits of epsilon.
+    # An error of a thousandth of delta does not change the displayed digits of epsilon.
     require(
         pair.error <= 1e-3 * delta,
         f"the grid is accurate only to {pair.error:.1g}, got `delta={delta:g}`: use a larger delta",
     )
 
     def compute_excess(epsilon: float) -> float:
-        """Returns the excess of log `delta_at` over log delta."""
+        """Returns log delta(epsilon) - log delta."""
         reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
         return np.log(reached) - np.log(delta)
 
@@ -91,7 +91,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     largest = 512.0
     require(
         compute_excess(largest) <= 0,
-        f"epsilon at delta {delta:g} exceeds {largest:g}, the largest that is computed",
+        f"epsilon at delta {delta:g} exceeds {largest:g}, the largest value we compute",
     )
     return scipy.optimize.brentq(compute_excess, 0.0, largest, xtol=1e-10, rtol=1e-12)
 
@@ -106,11 +106,11 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    Both have the thresholds' shape. We sum the tails of the densities at the edges of the grid's cells, and
-    interpolate their logarithms between the edges.
+    Both have the thresholds' shape. We sum the densities' tails beyond each edge of the grid's cells, and
+    interpolate the logarithms of these sums between edges.
     """
-    # Each point represents the cell around it. At a cell's upper edge, the upper tail of p sums the points
-    # above the cell's point, and the lower tail of q sums the points up to it.
+    # Each point represents the cell around it. At a cell's upper edge, the upper tail of p excludes the
+    # cell's point, and the lower tail of q includes it.
     spacing = pair.spacing
     edges = pair.points + spacing / 2
     from_point = np.cumsum(pair.p[::-1])[::-1] * spacing
@@ -132,9 +132,9 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 
 
 def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
-    """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
+    """Returns the mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    An audit with such a threshold and a Gaussian curve converges to this mu with more runs.
+    With more and more runs, an audit that uses this threshold and a Gaussian curve converges to this mu.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

@@ -1,14 +1,14 @@
 """The exact (epsilon, delta) between two Gaussians of any means and variances, in log space.
 
 The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
-event that it exceeds epsilon is a half line, an interval, or the outside of an interval, and delta of P
-against Q is P(event) - e^epsilon Q(event). We return the larger of the two orders' deltas. In units of P
-(m = (m2 - m1) / s1, s = s2 / s1)
+event that it exceeds epsilon is a half-line, an interval, or the outside of an interval. The delta of P
+against Q is P(event) - e^epsilon Q(event). We return the larger of this delta and that of Q against P. In
+units of P, with m = (m2 - m1) / s1 and s = s2 / s1,
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-We compute the roots without cancellation. If the variances are equal, a root goes to infinity, on a side that
-depends on the sign of b (Errata O3).
+We compute the roots without cancellation. If the variances are equal, one root is infinite, and its
+sign depends on that of b (Errata O3 of experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -47,8 +47,8 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the smallest epsilon >= 0 such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Means and deviations broadcast to the shape of the result. It has a relative accuracy of about 1e-12, for
-    delta down to 1e-200, and bisection rounds it up.
+    Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12, relatively,
+    for delta down to 1e-200, and rounded up.
 
     Raises:
       InputError: Unless 0 < delta < 1.
@@ -70,7 +70,7 @@ def measure_normality(deviates: Array, independent: float) -> float:
     """Returns the p-value of a test that deviates, of shape (n,), are N(0, 1).
 
     It combines two tests (Bonferroni): the Kolmogorov-Smirnov test, and a two-sided chi-squared test of the
-    mean square, which detects a wrong spread with fewer deviates. `independent` is the effective number of
+    mean square, which needs fewer deviates to detect a wrong spread. `independent` is the effective number of
     independent deviates.
     """
     from scipy import stats  # slow to load
@@ -81,28 +81,26 @@ def measure_normality(deviates: Array, independent: float) -> float:
     spread_p = 2 * min(below, above)
     distance = stats.kstest(deviates, "norm").statistic
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    smaller_p = min(kolmogorov_p, spread_p)
-    return float(min(2 * smaller_p, 1.0))
+    return float(min(2 * kolmogorov_p, 2 * spread_p, 1.0))
 
 
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
-    """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
+    """Returns the log delta of P = N(0, 1) against Q = N(m, s^2), log(P(event) - e^epsilon Q(event)).
 
-    The ends of the event are the roots of a x^2 + b x + c - epsilon (see the module's docstring). It is
-    outside of them if the parabola opens upwards (a > 0), and between them if it opens downwards. If a = 0
-    the event is a half-line, the outside of an interval with an infinite end.
+    The event is that the privacy loss a x^2 + b x + c exceeds epsilon (see the module's docstring). It is
+    outside the roots of the difference if the parabola opens upwards (a > 0), and between them if it opens
+    downwards. If a = 0, the event is a half-line, the outside of an interval with an infinite end.
 
-    The arguments broadcast, with epsilon at least 0. The result is -inf if the difference is 0, or if there
-    is no root: then no loss exceeds epsilon, because P cannot be above Q everywhere.
+    The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
-    with np.errstate(all="ignore"):  # `has_event` below replaces these cases with -inf
+    with np.errstate(all="ignore"):  # `has_event` replaces the invalid cases
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square
         c_minus_eps = m * m / (2 * square) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
-        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. With the sign of b
-        # the sum does not cancel.
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. If both
+        # terms have the sign of b, they do not cancel.
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2
@@ -115,7 +113,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
-    # Otherwise the loss never exceeds epsilon: there is no root, or the loss is constant.
+    # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
     has_event = (discriminant > 0) & (q != 0)
     return np.where(has_event, log_difference, -np.inf)
 
@@ -123,7 +121,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
     """Returns the log probability that x ~ N(0, 1) is outside [low, high] if `is_outside`, else inside."""
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
-    # The probability inside is a difference of two tails. It cancels least for the smaller tails:
+    # The probability inside is a difference of two tails. The smaller tails lose the fewest digits:
     # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).
     is_above_0 = low > 0
     log_larger = special.log_ndtr(np.where(is_above_0, -low, high))

@@ -1,7 +1,7 @@
 """Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits have at least the stated coverage at any rate. Jeffreys and Wilson limits only have it
-on average over rates, so bounds do not use them.
+Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits only have it on
+average over rates, so bounds do not use them.
 """
 
 from collections.abc import Callable
@@ -31,21 +31,21 @@ def clopper_pearson_upper(
 
     Args:
       count: The number of successes, any shape. The limits have the same shape.
-      trials: The number of trials, or one for each count.
+      trials: The number of trials: one for all counts, or one for each.
       error: The largest probability that the success probability exceeds its limit.
       prior: 1; with 1/2 the limits are Jeffreys', which cover only on average over success probabilities.
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
-    defined = np.maximum(second_parameter, 0.5)  # any positive number avoids a NaN
-    quantiles = special.betaincinv(k + prior, defined, 1 - error)
+    positive = np.maximum(second_parameter, 0.5)  # avoids NaN; those results are not used
+    quantiles = special.betaincinv(k + prior, positive, 1 - error)
     return np.where(second_parameter > 0, quantiles, 1.0)
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
     """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
-    Each misses with probability at most (1 - confidence) / 2. They have the shape of `count`.
+    Each limit fails with probability at most (1 - confidence) / 2. They have the shape of `count`.
     """
     k = np.asarray(count, float)
     error = (1 - confidence) / 2
@@ -60,8 +60,8 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
     The search doubles each `high` until its condition is false there.
 
     Args:
-      holds: Maps parameters in the shape of `first` to booleans: whether each condition is true there. It
-        must be true at 0 and false at every large enough parameter; otherwise the search does not end.
+      holds: Maps parameters with the shape of `first` to booleans: whether each condition is true. All
+        conditions must be true at 0 and false at large parameters; otherwise the search does not end.
       first: The first parameters to try, above 0, of any shape.
     """
     high = np.asarray(first, float)
@@ -75,11 +75,11 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that data refute, rounded down to a refuted value; 0 if they refute none.
+    """Returns the largest parameter that the data refute, rounded down to a refuted one, or 0 without any.
 
     Args:
       is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
-      first: The first parameter to try, above 0. The search doubles it until it is not refuted.
+      first: The first parameter to try, above 0. We double it until it is not refuted.
       halvings: The number of bisections after that.
     """
     if not is_refuted(0.0):
@@ -91,13 +91,10 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Bisects intervals (low, high) of parameters at which conditions become false; returns shorter ones.
+    """Returns shorter intervals (low, high) of parameters at which conditions become false, by bisection.
 
-    Args:
-      holds: Maps parameters in the shape of `low` to booleans: whether each condition is true there.
-      low: Parameters of any shape, at which the conditions are true.
-      high: Larger parameters, at which they are false.
-      halvings: The number of bisections.
+    Each condition is true at `low` and false at a larger `high`, both of any shape. `find_bracket` describes
+    `holds`. There are `halvings` bisections.
     """
     lows = np.asarray(low, float)
     highs = np.asarray(high, float)

@@ -1,6 +1,6 @@
-"""Pairs of score distributions with a known epsilon, most of them without a Gaussian trade-off curve.
+"""Pairs of score distributions with a known epsilon. Most of their trade-off curves are not Gaussian.
 
-With them, the epsilon that a Gaussian curve gives is too large (Laplace, randomised response, logistic,
+For these, a Gaussian curve gives an epsilon that is too large (Laplace, randomised response, logistic,
 Student t) or too small (subsampled Gaussian).
 """
 
@@ -26,8 +26,8 @@ class Kernel(NamedTuple):
     """A standard distribution.
 
     Attributes:
-      name: Its name in `scipy.stats`, which we load only when needed because it is slow to load.
-      distribution: Its distribution function, which maps arrays of any shape.
+      name: Its name in `scipy.stats`, which is slow to load, so we load it only when needed.
+      distribution: Its distribution function, for arrays of any shape.
       shape: Its shape parameters.
     """
 
@@ -50,12 +50,12 @@ class MixturePart(NamedTuple):
 
 
 class ScoreFamily(NamedTuple):
-    """A family of pairs of distributions of scores, with and without the canary.
+    """A family of pairs of score distributions, with and without the canary.
 
     Attributes:
       name: The family's name.
-      kernel: The distribution that all parts of a world's mixture shift and scale.
-      parts: Maps (parameter, inserted) to the parts of the mixture of scores with or without the canary.
+      kernel: The distribution that each part of a mixture shifts and scales.
+      parts: Maps (parameter, inserted) to the parts of the mixture with or without the canary.
       known_epsilon: Maps (parameter, delta) to epsilon; None if no formula is known.
     """
 
@@ -67,10 +67,10 @@ class ScoreFamily(NamedTuple):
     def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
         """Draws n scores with the canary if `inserted`, else without it.
 
-        Each score draws a part of the mixture by its weight, and then a value of the kernel.
+        For each score, we choose a part of the mixture by its weight, and draw from the kernel.
         """
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
-        chosen = np.zeros(n, int)
+        chosen = np.zeros(n, int)  # each score's part
         if len(weights) > 1:
             ends = np.cumsum(weights)[:-1]
             chosen = np.searchsorted(ends, rng.random(n), side="right")
@@ -78,7 +78,7 @@ class ScoreFamily(NamedTuple):
         return centres[chosen] + spreads[chosen] * drawn
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density at x, shape (n,), of scores with the canary if `inserted`, else without it."""
+        """Returns the scores' density at x (n,), with the canary if `inserted`, else without it."""
         total = np.zeros_like(x)
         for weight, centre, spread in self.parts(parameter, inserted):
             z = (x - centre) / spread
@@ -86,7 +86,7 @@ class ScoreFamily(NamedTuple):
         return total
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
+        """Returns the probability of scores below x (n,), with the canary if `inserted`, else without it."""
         total = np.zeros_like(x)
         for weight, centre, spread in self.parts(parameter, inserted):
             z = (x - centre) / spread
@@ -96,7 +96,7 @@ class ScoreFamily(NamedTuple):
     def epsilon(self, parameter: float, delta: float) -> float:
         """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-        Without a formula we compute it by quadrature, accurate to 1e-6 for moderate parameters and delta from
+        Without a formula, we use quadrature, which is accurate to 1e-6 for moderate parameters and delta from
         1e-9 to 0.5.
 
         Raises:
@@ -109,7 +109,7 @@ class ScoreFamily(NamedTuple):
     def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
 
-        They are interpolated linearly on a grid with step 0.03.
+        We interpolate them linearly on a grid with step 0.03.
         """
         x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)
@@ -119,7 +119,7 @@ class ScoreFamily(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def quadrature(family: ScoreFamily, parameter: float, delta: float) -> float:
-    """Returns `ScoreFamily.epsilon` by sums over a fine grid of scores; see `densities.epsilon_at`."""
+    """Returns `ScoreFamily.epsilon`, computed by sums over a fine grid of scores (`densities.epsilon_at`)."""
     x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)
     density_out = family.density(x, parameter, inserted=False)
@@ -136,12 +136,12 @@ def _laplace_distribution(z: Array) -> Array:
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns the kernel, shifted by `shift` if the canary is inserted."""
+    """Returns the kernel as the only part, shifted by `shift` if the canary is inserted."""
     return [MixturePart(weight=1.0, centre=shift * inserted)]
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns normal distributions around 5 and -5, the values of a bit with log odds epsilon or -epsilon."""
+    """Returns N(5, 1) and N(-5, 1): a noisy bit with log odds epsilon if inserted, else -epsilon."""
     rate = special.expit(epsilon if inserted else -epsilon)
     return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 
@@ -156,12 +156,12 @@ NORMAL = Kernel("norm", special.ndtr)
 GAUSSIAN = ScoreFamily("gaussian", NORMAL, _shifted, conversions.epsilon_from_mu)
 _FAMILIES = (
     GAUSSIAN,
-    # The parameter is epsilon: shift over scale.
+    # For Laplace noise and randomised response, the parameter is epsilon.
     ScoreFamily("laplace", Kernel("laplace", _laplace_distribution), _shifted),
-    ScoreFamily("randomized_response", NORMAL, _response_parts),  # epsilon
+    ScoreFamily("randomized_response", NORMAL, _response_parts),
     ScoreFamily("t3", Kernel("t", functools.partial(special.stdtr, 3), (3,)), _shifted),
     ScoreFamily("logistic", Kernel("logistic", special.expit), _shifted),
-    ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # spread
+    ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # the parameter is the spread
 )
 LAWS: dict[str, ScoreFamily] = {}
 for _family in _FAMILIES:

@@ -8,8 +8,8 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-A *pilot*, a part of the runs that we do not count, chooses the bets. Most of the capital is on its best
-stake, and the rest is on other stakes.
+We choose the bets using a *pilot*: a part of the runs that we do not count. Most of the capital is on the
+best bet for the pilot.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -19,8 +19,9 @@ smallest t that is not rejected. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We cut the curve into cells of a. The capital grows with both rates, so its value at the corner (a_j, f_t(a_(j
-+ 1))) is a lower bound in the cell. We use this value, so the grid never increases a bound.
+We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
+(a_j, f_t(a_(j+1))), below the curve, is a lower bound in the cell. We use it, so the grid never increases a
+bound.
 """
 
 from collections.abc import Callable
@@ -35,25 +36,25 @@ from audit.methods.exact import Family
 
 
 def _make_grid(end: float, points: int) -> Array:
-    """Returns a grid on [0, 1]: 0, the normal probabilities below `points` numbers from -end to end, 1."""
+    """Returns a grid (points + 2,): 0, the values of Phi at `points` numbers from -end to end, and 1."""
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates and of means.
+# Grids of error rates, which are the ends of cells, and of means of z. We choose bets on the coarse grids.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
 _COARSE_MEANS = _MEANS[::2]
-_WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of the false negatives in z
+_WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # w, the weights of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# Indices in STAKES of the bets on a single error rate, which gain most at the ends of a curve: every third
+# The indices in STAKES of bets on a single error rate, which gain most at the ends of a curve: every third
 # stake above 0.
 _SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
-# The capital on the bet that the pilot recommends, on each of its neighbours, and on each bet on a single
-# error rate. The last ones get 10% in total.
+# The capital on the best bet for the pilot, on each of its neighbours, and on each bet on a single error
+# rate. Any split is valid.
 _CAPITAL_ON_BEST = 0.7
 _CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
 _CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_PLACES.size)
@@ -64,7 +65,7 @@ CAPITAL = np.repeat(
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
-    """Returns the log capital of a gambler who bets on a mean below m, for each stake and each m.
+    """Returns the log capital of a gambler who bets that the mean is below m, for each stake and each m.
 
     Args:
       values: (n,) independent values x_i in [0, most].
@@ -75,43 +76,42 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     Returns:
       (L, G) log capital, which grows with m; -inf if the stake might lose more than the capital.
     """
-    # We compute equal values once and weight them by their number.
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
     growth = np.full((stakes.size, means.size), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
-        allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
+        allowed = stake * (most - means) <= 1  # a value of `most` loses no more than the capital
         with np.errstate(divide="ignore"):
-            # A loss of the whole capital is a return of -1. Rounding may give less.
+            # A return of -1 is the loss of the whole capital. Rounding may give less.
             returns = np.maximum(stake * gains[allowed], -1.0)
             row[allowed] = np.log1p(returns) @ counts
     return growth
 
 
 def mix_bets(growth: Array, capital: Array) -> Array:
-    """Returns the log of the total capital, of shape (G,), of bets that start with `capital`, of shape (L,).
+    """Returns the log of the total capital (G,) of L bets.
 
-    `growth` (L, G) is the log of the factor by which each bet grows.
+    The bets start with `capital` (L,). `growth` (L, G) is the log of each bet's growth factor.
     """
     return np.logaddexp.reduce(growth + np.log(capital)[:, None])
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """Returns the lower bound on the privacy parameter by the betting test, at least 0.
+    """Returns the lower bound on the privacy parameter by the betting test.
 
-    The bound is 0 if the curve through the observed error rates has a parameter of 0 or less.
+    The bound is 0 if the curve through the observed error rates has a parameter of at most 0.
 
     Args:
       family: The trade-off functions f_t.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       error: The probability that the bound exceeds the truth.
     """
-    target = -np.log(error)  # the log capital that rejects
+    target = -np.log(error)  # the log capital that rejects a parameter
     errors = counted.rest
-    bet = _bet_on_coins if errors.paired else _bet_on_sets
+    bet = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
     find_least_capital = bet(family, counted, target)
-    # The search starts at the parameter of the observed average rates. We use posterior means under Jeffreys'
-    # prior, which are never 0.
+    # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
+    # are never 0.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -127,27 +127,27 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
     A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
-    in. The pilot chooses the pairs to reach a log capital of `target` for the largest parameter.
+    in. The bets should reach a log capital of `target`.
     """
-    # First for the runs out, then for the runs in: the log growth (stakes, coarse levels) that the pilot
-    # predicts for the counted runs, and their log growth (stakes, levels).
-    predicted = []
-    growth = []
+    predicted = []  # for runs out, then in: the growth that the pilot predicts for the counted runs
+    growth = []  # for runs out, then in: the log growth of the counted runs, (STAKES, _LEVELS)
     for pilot, rates in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
         runs_per_pilot_run = len(rates) / len(pilot)
-        of_pilot = compute_log_growth(pilot, _COARSE_LEVELS, STAKES)
-        predicted.append(of_pilot * runs_per_pilot_run)
+        predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
         growth.append(compute_log_growth(rates, _LEVELS, STAKES))
     growth_out, growth_in = growth
     predicted_out, predicted_in = predicted
-    # The chosen bets as indices in STAKES, (bets,) each.
+    # Bet k stakes STAKES[stakes_out[k]] on false positives and STAKES[stakes_in[k]] on false negatives.
     stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the smallest log capital over the corners of the curve's cells."""
-        corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
-        # (bets, cells)
-        of_alarms = growth_out[stakes_out, :-1]
+        """Returns the smallest log capital of all bets together over the corners of the curve's cells.
+
+        The corner of cell j is at the false-positive rate _LEVELS[j] and the false-negative rate
+        _LEVELS[corners[j]].
+        """
+        corners = _find_corners(family, parameter, _LEVELS)
+        of_alarms = growth_out[stakes_out, :-1]  # (bets, cells), as for the misses
         of_misses = growth_in[stakes_in[:, None], corners]
         return mix_bets(of_alarms + of_misses, CAPITAL).min()
 
@@ -157,15 +157,15 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
 def _choose_pairs(
     family: Family, growth_out: Array, growth_in: Array, target: float
 ) -> tuple[Integers, Integers]:
-    """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
+    """Returns the pair of stakes that should reject the largest parameter, followed by alternative pairs.
 
-    The others have larger or smaller stakes by a common factor, or bet on a single set of runs.
+    The alternatives multiply both stakes by a common factor, or bet on a single set of runs.
 
     Args:
       family: The trade-off functions f_t.
       growth_out: (S, levels) the predicted log growth of STAKES on false positives, at _COARSE_LEVELS.
       growth_in: (S, levels) the same for false negatives.
-      target: The log capital that rejects.
+      target: The log capital that rejects a parameter.
 
     Returns:
       (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
@@ -173,28 +173,28 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margin of the least log capital of each pair of stakes over the target, shape (S, S).
+        """Returns by how much each pair's least log capital exceeds the target, of shape (S, S).
 
-        It is the least over the cells of the parameter's curve that remain if we drop the cells where a bet
-        on a single set of runs reaches the target. The first axis has stakes on false positives.
+        The first axis has the stakes on false positives. We skip a cell of the parameter's curve if a bet on
+        a single set of runs reaches the target there.
         """
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
+        # The larger log growth of the best bets on a single set of runs, at each cell's corner.
         best_single = np.maximum(
             at_corners_out[_SINGLE_PLACES].max(0), at_corners_in[_SINGLE_PLACES].max(0)
         )
         remaining = best_single + np.log(_CAPITAL_ON_SINGLE) < target
-        # (S, S, remaining cells)
+        # The log growth of each pair, (S, S, remaining cells).
         sums = at_corners_out[:, None, remaining] + at_corners_in[None, :, remaining]
         least = sums.min(-1, initial=np.inf)
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first pair that suffices. If no pair does, `argmax` gives the first pair, with stakes of 0.
+    # The first sufficient pair. Without any, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
-    # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
-    # has stake 0 on the other.
+    # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.
     neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_PLACES)
@@ -206,7 +206,7 @@ def _choose_pairs(
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
 
-    `find_margins` maps a parameter to the margins, which are at least 0 for bets that should reject it.
+    `find_margins` maps a parameter to margins, which are at least 0 for bets that should reject it.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -217,38 +217,38 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
-    """Returns, for each cell of false-positive rates, the index in `levels` of the corner below its curve.
+    """Returns, for each cell of false-positive rates, the index in `levels` of its false-negative rate.
 
-    It is the curve's false-negative rate at the cell's upper end, rounded down to one of `levels`, of shape
-    (cells + 1,), the ascending ends of cells.
+    `levels`, (cells + 1,), are the ascending ends of cells. The rate is the curve's value at a cell's upper
+    end, rounded down to one of `levels`, so the corner is below the curve.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     corners = np.searchsorted(levels, rates_in, side="right") - 1
-    return np.maximum(corners, 0)  # only rounding gives a rate below 0
+    return np.maximum(corners, 0)  # rounding may give a rate below 0
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, with a run's false-negative rate FN and false-positive
-    rate FP. The pilot chooses the bets to reach a log capital of `target` for the largest parameter.
+    A bet is on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's false-negative and
+    false-positive rates. The bets should reach a log capital of `target`.
     """
-    weights, stakes = _choose_coin_bets(family, counted, target)
-    # The log growth of each bet at each mean of z, (bets, means).
+    weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
     rows = []
     for weight, stake in zip(weights, stakes[:, None], strict=True):
         rows.append(_compute_coin_growth(counted.rest, weight, _MEANS, stake))
-    growth = np.concatenate(rows)
+    growth = np.concatenate(rows)  # the log growth of each bet at each mean of z, (bets, _MEANS)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the smallest log capital over the corners of the curve's cells."""
+        """Returns the smallest log capital of all bets together over the corners of the curve's cells."""
+        # The corners (cells,), below the curve.
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        # (bets, cells)
+        # The mean of each bet's z at each corner, (bets, cells). Rounding it down to one of _MEANS never
+        # increases the capital.
         means = np.outer(weights, false_negative) + np.outer(1 - weights, false_positive)
-        # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        # Only rounding gives a mean below 0.
+        # Only rounding errors give a mean below 0, with index -1.
         growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
         return mix_bets(growth_on_curve, CAPITAL).min()
 
@@ -256,14 +256,15 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 
 
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
-    """Returns the bet that should reject the largest parameter, and others in case it does not.
+    """Returns the bet that should reject the largest parameter, followed by alternative bets.
 
-    A bet is a stake on z = weight * FN + (1 - weight) * FP, with a run's error rates FN and FP. The others
-    are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0 or 1.
+    A bet is a stake on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's error rates. The
+    alternatives are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0
+    or 1.
 
-    The pilot's log growth, scaled to the counted runs, gives each bet a critical mean of z that should
-    suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean
-    everywhere on its curve, except at points that bets on a single error rate should reject.
+    We scale the pilot's log growth to the counted runs. A bet's critical mean of z is then the smallest one
+    that reaches the log capital `target`. The bet should reject a parameter if the mean of z is at least
+    critical everywhere on the curve, except at points that bets on a single error rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
@@ -273,9 +274,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the smallest mean of z, of shape (stakes,), at which each stake should reach the target.
+        """Returns the critical mean of z for each stake `tried`, of shape (stakes,).
 
-        A bet starts with `capital`. The mean is one of _COARSE_MEANS, or 2, which no mean reaches.
+        A bet starts with `capital`. The result is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -283,7 +284,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         first_means = _COARSE_MEANS[sufficient.argmax(1)]
         return np.where(sufficient.any(1), first_means, 2.0)
 
-    # Bets on a single rate should reject the points of a curve at these rates or above them.
+    # Bets on a single error rate should reject all points of a curve at which it reaches its critical rate.
     critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(
@@ -291,7 +292,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     )
 
     def find_margins(parameter: float) -> Array:
-        """Returns the smallest mean of z minus each bet's critical mean, of shape (weights, stakes)."""
+        """Returns the smallest mean of z on the curve minus each bet's critical mean, (weights, stakes)."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -309,10 +310,10 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 
 
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth of bets on z = weight * FN + (1 - weight) * FP of each run, (stakes, means).
+    """Returns the log growth of bets on z = weight * FN + (1 - weight) * FP in each run, (stakes, means).
 
-    A canary gives at most one error, so z is at most the larger of weight * scale_in and (1 - weight) *
-    scale_out.
+    A canary gives at most one error, a miss or a false alarm. So z is at most the larger of weight * scale_in
+    and (1 - weight) * scale_out.
     """
     false_positive, false_negative = errors.rates()
     most = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)

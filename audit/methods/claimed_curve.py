@@ -1,15 +1,15 @@
 """Tests a claimed trade-off curve if the null distribution of scores is known exactly.
 
-A claim allows a test with false-positive rate a at most the power m(a). We know the rate a(t) at which
-left-out canaries exceed a threshold t, for fresh directions (`exact_null`) and for ranks among fresh draws
-(`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test. After n runs, the
-capital against the claim is a mixture of
+A claim states that any test with false-positive rate a has at most the power m(a). We know the rate a(t) at
+which left-out canaries exceed a threshold t, for fresh directions (`exact_null`) and for ranks among fresh
+draws (`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test. After n runs,
+the capital against the claim is a mixture of
 
-    prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1,
+    prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-where h_i(t) is the fraction of the canaries of run i above t. If there is only one run, c = 1, and the
-e-value is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, a part of the canaries cannot
-choose the threshold, because the curve allows more than m(a(t)) at a threshold that depends on the run.
+Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1, and the e-value
+is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, some of the canaries cannot choose the
+threshold: at a threshold that depends on the run, the curve allows more than m(a(t)).
 
 `find_least_departure` is not a confidence bound.
 """
@@ -24,16 +24,16 @@ from scipy import special
 from audit.evidence.arrays import Array
 from audit.laws.intervals import find_largest_refuted
 
-Power = Callable[[Array], Array]  # false-positive rates -> the largest power that a claim allows
+Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power that a claim allows
 
-# Thresholds in standard deviations of a left-out score: values of Student's T for cosines, normal deviates
-# for others. Scores of a claim of mu = 4 are around 4. A left-out canary exceeds 7 once in 10^12.
+# Thresholds in standard deviations of a left-out score: values of Student's T for cosines, and normal
+# deviates for other scores. If mu is 4, scores are around 4. A left-out canary exceeds 7 once in 10^12.
 NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond usual claims. At 37, the rate is the smallest float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
-# c, the fraction of a component's capital that is staked on each run: small for small departures over many
-# runs, large for bugs that show in one or two runs.
+# c, the fraction of a component's capital that is staked on each run. Small bets detect small departures in
+# many runs, and large bets detect large ones in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
 
@@ -42,9 +42,9 @@ class Exceedances(NamedTuple):
 
     Attributes:
       fractions: (R, T) the fraction of each run's inserted canaries above each of the first T THRESHOLDS.
-      log_rates: (T,) log of the exact probability that a left-out canary exceeds it.
+      log_rates: (T,) log a(t), the log of the exact probability that a left-out canary exceeds it.
       in_order: Whether rows are in start order.
-      is_only_run: Whether no other run can follow; all of the capital is then staked on the single run.
+      is_only_run: Whether no other run can follow. We then stake all of the capital on the single run.
     """
 
     fractions: Array
@@ -57,8 +57,8 @@ class Departure(NamedTuple):
     """The smallest departure from a claim that the test would refute.
 
     Attributes:
-      noise: The real noise as a multiple of the claimed noise, below 1.
-      probability: The probability that runs like these refute the claim.
+      noise: The actual noise as a multiple of the claimed noise, below 1.
+      probability: The probability that runs like these refute the claim at this noise.
     """
 
     noise: float
@@ -73,7 +73,7 @@ class ClaimTest(NamedTuple):
       refuted: Whether the e-value has reached 1 / (1 - confidence).
       runs: The number of runs until the refutation; all runs if the claim is not refuted or the order is
         unknown.
-      seen: The smallest departure that the test would refute; None if there is none or it is unknown.
+      seen: The smallest departure that the test would detect; None if there is none or we did not search.
     """
 
     e_value: float
@@ -92,39 +92,41 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run, without the field `seen` of the result.
+    """Tests a claimed curve by betting against it in each run. The result's field `seen` is None.
 
-    If rows are in start order, the test stays valid when more runs follow.
+    If rows are in start order, the test remains valid if you add runs.
     """
     return judge_capital(compute_log_capital(counted, power), counted.in_order, confidence)
 
 
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital, of shape (R,), after each run, of a gambler who bets against a claim.
+    """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
 
-    The capital starts at 1 and is a mixture with a component for each threshold and each of BETS. If
-    `counted` leaves out thresholds, the capital on them is lost.
+    The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
+    If `counted` only has the first T thresholds, the capital on the others is lost.
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
+    # Each threshold's starting capital is split evenly among its bets.
     start = np.tile(split_capital()[:thresholds] / bets, bets)
-    # SciPy's logsumexp takes ten times as long. `initial` keeps the largest one finite.
+    # This is a logsumexp, ten times as fast as SciPy's. If all components have lost everything, their logs
+    # are -inf, and `initial` avoids inf - inf.
     largest = log_components.max(axis=1, keepdims=True, initial=np.finfo(float).min)
     with np.errstate(divide="ignore"):
         return largest[:, 0] + np.log(np.exp(log_components - largest) @ start)
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the result of the test of a claim, from the log capital against it after each of R runs.
+    """Returns the result of a claim's test, from the log capital (R,) against the claim after each run.
 
-    If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last.
+    If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last one.
     """
-    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), by Ville's inequality
+    log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
     runs = log_capital.size
     if in_order:
-        reached = log_capital.max(initial=0.0)  # before the first run the log capital is 0
+        reached = log_capital.max(initial=0.0)  # the log capital before the first run is 0
         refuting = np.flatnonzero(log_capital >= log_capital_needed)
         if refuting.size:
             runs = int(refuting[0]) + 1
@@ -133,7 +135,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the mu below which the runs refute every Gaussian guarantee, or 0 if they refute none."""
+    """Returns the largest mu such that the runs refute a mu-GDP claim, or 0 if they do not refute any."""
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
         first=1.0,
@@ -142,15 +144,15 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns a path, of shape (R,): the mu below which the runs so far refute every Gaussian guarantee.
+    """Returns the result of `find_least_mu` for the first 1, 2, ..., R runs, of shape (R,).
 
-    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128, where
-    `least_mu` is `find_least_mu` of all runs. Rows must be in start order.
+    We round it down to a multiple of `least_mu` / 128. `least_mu` is the result for all runs. Rows must be in
+    start order.
     """
     path = np.zeros(len(counted.fractions))
     for mu in np.linspace(0.0, least_mu, 128 + 1):
         test = examine_claim(counted, gaussian_power(mu), confidence)
-        # A larger mu is never refuted earlier than a smaller mu.
+        # The runs never refute a larger mu before a smaller one, so later values overwrite earlier ones.
         if test.refuted:
             path[test.runs - 1 :] = mu
     return path
@@ -158,7 +160,8 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with most of the capital against a claim after all runs."""
-    log_components = _compute_log_factors(counted, power).sum(axis=0)
+    log_components = _compute_log_factors(counted, power).sum(axis=0)  # (bets, T)
+    # The bets on a threshold start with equal capital, so their number does not change the largest.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
@@ -169,10 +172,9 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # without a division by 0
     bets = BETS
     if counted.is_only_run:
-        bets = np.ones(1)  # all of the capital
-    staked_gains = bets[:, None] * gains[:, None, :]
-    with np.errstate(divide="ignore"):
-        return np.log1p(staked_gains)
+        bets = np.ones(1)  # a single bet of all capital
+    with np.errstate(divide="ignore"):  # a bet may lose all of its capital
+        return np.log1p(bets[:, None] * gains[:, None, :])
 
 
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
@@ -181,12 +183,12 @@ def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
 
 
 class ScoreSummary(NamedTuple):
-    """A summary of the scores of inserted canaries, to simulate other noise.
+    """A summary of inserted canaries' scores, used to simulate runs with other noise.
 
     Attributes:
       mean: The mean score, in standard deviations of a left-out score.
-      between: The standard deviation of run means that the deviation within runs does not explain; 0 for a
-        single run, or with a single canary per run.
+      between: The standard deviation of the runs' true means; 0 for a single run, or with a single canary per
+        run.
       within: The standard deviation of scores within a run; 1 with a single canary per run.
       runs: The number of runs.
       canaries: The number of inserted canaries in a run.
@@ -202,36 +204,38 @@ class ScoreSummary(NamedTuple):
 def find_least_departure(
     scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float
 ) -> Departure | None:
-    """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
+    """Returns the smallest departure of the noise from the claim that 9 of 10 audits would detect.
 
-    If the real noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None
-    if even a tenth of the claimed noise would not be refuted. Simulations only replace the fractions of
-    `counted`.
+    If the actual noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None
+    if audits detect a tenth of the claimed noise less often. The simulated audits differ from
+    `counted` only in the fractions.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
-        # Scores hardly reach the far thresholds. Dropping them saves time, and never increases the capital.
+        # Scores rarely exceed their mean by 3. Dropping the far thresholds saves time, and never increases
+        # the capital.
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = power(np.exp(counted.log_rates))
-    # The standard error of the probability 0.9 is 0.02 with 200 audits and 0.07 with 20.
+    # An estimate of the probability 0.9 has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
-    within = max(scores.within, 1e-9)  # above 0
+    within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the fraction of simulated audits with this multiple of the noise that refute the claim."""
+        """Returns the fraction of simulated audits that refute the claim if the noise has this ratio."""
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
         means = scores.mean / noise_ratio + deviations
         refuted = []
         for fractions in draw_fractions(means, within, thresholds, scores.canaries, rng):
             simulated = counted._replace(fractions=fractions)
-            # The rates are the same in all audits, so we compute the power only once.
+            # All audits have the same rates, so we compute the power only once.
             test = examine_claim(simulated, lambda rates: allowed, confidence)
             refuted.append(test.refuted)
         return float(np.mean(refuted))
 
-    # The less noise there is, the more often audits refute the claim.
+    # The ratios decrease. Audits with less noise refute the claim more often, so bisection finds the first
+    # ratio with 9 of 10.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if place == noise_ratios.size:
@@ -243,18 +247,14 @@ def find_least_departure(
 def draw_fractions(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the fraction of a run's canaries above each threshold, of shape (..., T), for normal scores.
+    """Draws the fraction of each run's canaries above each threshold, of shape (..., T), for normal scores.
 
-    Args:
-      means: (..., 1) the mean score of each run.
-      deviation: The standard deviation of scores within a run, above 0.
-      thresholds: (T,) thresholds in ascending order.
-      canaries: The number of canaries in each run.
-      rng: The randomness of the counts.
+    `means` (..., 1) are the mean scores of runs, and `deviation` > 0 is the standard deviation within a run.
+    The `thresholds` (T,) are ascending. Each run has the same number of `canaries`.
     """
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
-    # rejects negative ones and other sums than 1, so we remove rounding errors.
+    # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
     cells = -np.diff(above, prepend=1.0, append=0.0)
     cells = np.maximum(cells, 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))

@@ -1,8 +1,8 @@
-"""The empirical trade-off curve of scores with a simultaneous band, the AUC, and points of the ROC curve.
+"""The empirical trade-off curve of scores with a simultaneous confidence band, the AUC, and ROC points.
 
 Let F be the distribution function of n independent scores. At the r-th smallest score, F has the distribution
 Beta(r, n + 1 - r). We compute two-sided limits at a hundred ranks, each with an equal part of the error
-(Bonferroni). Between these ranks, F is monotone.
+(Bonferroni). They extend to the scores between these ranks, since F is monotone.
 """
 
 from typing import NamedTuple
@@ -19,13 +19,9 @@ from audit.methods import thresholds
 
 
 class TradeOffCurve(NamedTuple):
-    """Error rates at k thresholds, from the lowest to the highest, and their confidence limits.
+    """Observed error rates at k thresholds in ascending order, and confidence limits for the true rates.
 
-    Attributes:
-      false_positive_rate: (k,) the observed rate at each threshold.
-      false_negative_rate: (k,) the observed rate at each threshold.
-      false_positive_limits: The limits of the true false-positive rates, (k,) each.
-      false_negative_limits: The limits of the true false-negative rates, (k,) each.
+    All arrays, including the lower and upper limits, have shape (k,).
     """
 
     false_positive_rate: Array
@@ -34,30 +30,32 @@ class TradeOffCurve(NamedTuple):
     false_negative_limits: Interval
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits of a threshold test's least false-negative rate at n false-positive rates.
+        """Returns limits (n,) for a threshold test's least false-negative rate at n false-positive rates.
 
-        The best test at a rate a has the lowest threshold with a true false-positive rate of at most a. The
+        At a rate a, the best test has the lowest threshold with a true false-positive rate of at most a. The
         first threshold with an upper false-positive limit of at most a is certainly high enough, so its upper
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
         above a is certainly too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, float)
-        # Limits fall as thresholds rise, so they are negated for `searchsorted`.
+        # Limits decrease along the thresholds, so we negate them for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low.
+        # Without a threshold that is high enough, the upper limit is 1.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
 
 
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
-    """Returns the empirical trade-off curve of threshold tests, with limits that all hold at once.
+    """Returns the empirical trade-off curve of threshold tests, with simultaneous confidence limits.
 
     Scores in have shape (n,), scores out (m,). The worlds are independent, so the confidence of each world's
     limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
+    # The thresholds: -inf, and the scores of both worlds at the ranks of the limits.
     chosen = [np.array([-np.inf])]
     for scores in (scores_in, scores_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
@@ -78,18 +76,18 @@ def _choose_ranks(trials: int) -> Integers:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at k points, from the counts (k,) of scores below each.
+    """Returns limits for a distribution function at k points, from the counts (k,) of scores below each.
 
-    All limits are valid at once with a probability of at least 1 - error, for any number of points. `trials`
-    is the number of scores.
+    All limits are valid at once with probability at least 1 - error, for any number of points. `trials` is
+    the number of scores.
     """
-    # At the r-th smallest of n scores, the distribution function has distribution Beta(r, n + 1 - r).
+    # At the r-th smallest of n scores, the distribution function has the distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
     error_of_limit = error / len(ranks) / 2
     lower = special.betaincinv(ranks, ranks_from_top, error_of_limit)
     upper = special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit)
-    # Between two of the ranks, the lower limit of the smaller and the upper limit of the larger are valid.
+    # Between two ranks, the lower limit of the smaller rank and the upper limit of the larger are valid.
     place = np.searchsorted(ranks, counts, side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)
@@ -118,7 +116,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties, it is an upper bound. Unlike
-    the errors of Hanley and McNeil or DeLong, it does not vanish if a few scores are separated by chance.
+    the errors of Hanley and McNeil or DeLong, it is not 0 if a few scores are separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -128,28 +126,29 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
 
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
-    """Returns the true-positive rate at a false-positive rate, a point of the ROC (Carlini et al., 2022).
+    """Returns the true-positive rate at a false-positive rate: a point on the ROC curve.
 
     The threshold is the smallest of the scores out (n_out,) such that at most the fraction
-    `false_positive_rate` of them is above it. The result is not a bound because the same scores choose the
-    threshold. A rate below 1 / n_out does not allow a false positive.
+    `false_positive_rate` of them is above it. The result is not a bound, because the threshold is chosen
+    using the same scores it is evaluated on. A rate below 1 / n_out does not allow any false positive.
+    Source: Carlini et al., 2022.
 
     Raises:
-      InputError: A rate is out of range.
+      InputError: The rate is out of range.
     """
     require(
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # How many scores out may exceed the threshold. Rounding may give a product just below a whole number,
-    # which the factor corrects.
+    # How many scores out may exceed the threshold. The last factor corrects products that are just below a
+    # whole number because of rounding.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())
 
 
 class Rate(NamedTuple):
-    """A fraction of guesses, and its 95% Clopper-Pearson limits for a given threshold."""
+    """A fraction of correct guesses at a given threshold, with 95% Clopper-Pearson limits."""
 
     value: float
     lower: float
@@ -181,7 +180,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
     right_out = (scores_out < middle).mean() + (scores_out == middle).mean() / 2
-    # If each world's limits have a confidence of 97.5%, their averages have 95%.
+    # If each world's limits have 97.5% confidence, their averages have 95%.
     rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
     rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
     return Attack(
@@ -192,7 +191,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
 
 
 def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> Rate | None:
-    """Returns `true_positive_rate` with its limits; None if the rate does not allow one false positive."""
+    """Returns `true_positive_rate` with its limits, or None if the rate does not allow a false positive."""
     if false_positive_rate * len(scores_out) < 1:
         return None
     value = true_positive_rate(scores_in, scores_out, false_positive_rate)
@@ -200,7 +199,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
 
 
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
-    """Returns the median of scores of shape (n,) and (m,), with equal weight for both worlds.
+    """Returns the median of all scores, (n,) in and (m,) out, with equal total weight for both worlds.
 
     If exactly half of the weight is below a gap between scores, it is the middle of the gap.
     """
@@ -208,7 +207,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     n_in = len(scores_in)
     n_out = len(scores_out)
     weights = np.repeat([n_out, n_in], [n_in, n_out])  # proportional to 1 / n_in and 1 / n_out
-    # The median from below and from above, which differ at a gap.
+    # The lower and the upper median, which differ at a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum might overflow
@@ -217,7 +216,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
     """Returns a fraction of correct guesses with two-sided Clopper-Pearson limits.
 
-    We round the number of correct guesses, because a tie counts as half.
+    A tie is half a correct guess, so we round the number of correct guesses.
     """
     right = round(value * guesses)
     lower, upper = intervals.clopper_pearson(right, guesses, confidence)

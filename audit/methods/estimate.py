@@ -1,20 +1,21 @@
 """Bounds and estimates from runs with one canary.
 
-The scores are those of independent runs with the canary (in) and without it (out):
+Scores come from independent runs with the canary (in) and without it (out):
 
-        in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
+    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound (Errata H10)
     if_gaussian      the rank of the threshold from a twentieth of the scores, one exact test on the
                      rest (`exact`)
     assumption_free  the same from an eighth, against the trade-off function of (epsilon, delta)-DP itself
 
-The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
+The first two give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11 of
+experiments/hidden_state/README.md).
 
-A bound depends only on the ranks of the scores. A *pilot*, a part of the scores, chooses the threshold. With
-a single split into the pilot and the rest, the bound would be random. So a hash of the ranks draws 21 splits,
-and the bound is the median of their bounds, each at 11/21 of the error. If the median is above the true
-value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of this is at most
-`error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the scores. We choose its threshold using a *pilot*, a part of the
+scores. With a single split into pilot and rest, the bound would be random. So we draw 21 splits, seeded by a
+hash of the ranks, and take the median of their bounds, each at 11/21 of the error. If the median is above the
+true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of this is at
+most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ from audit.methods.method import (
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _SPLITS = 21  # into a pilot and the rest
-_REJECTING = 11  # the number of splits that must reject: the median
+_REJECTING = 11  # how many splits must reject: more than half
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class _Counted:
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
       delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
-      false_positives, false_negatives: The numbers of errors at the threshold; 0 if they are not counted.
+      false_positives, false_negatives: The numbers of errors at the threshold; 0 if we do not count them.
       n_in, n_out: The numbers of counted scores.
     """
 
@@ -79,7 +80,7 @@ class Bound(_Counted):
       assumes: The bound's assumption.
       holds: False if the scores refute the assumption and make the bound invalid.
       counted: A description of the counts, if these are not the errors at a threshold.
-      false_positive_rate: The exact rate at the threshold, if a law gives it instead of a count.
+      false_positive_rate: The exact rate at the threshold, if it is known without a count.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
     """
 
@@ -97,7 +98,7 @@ class Estimate(_Counted):
     Attributes:
       confidence: The confidence level in the formula. The estimate does not have this level.
       caveat: Why the estimate is not a bound.
-      standard_error: The standard error of epsilon, if canaries are independent; otherwise NaN.
+      standard_error: The standard error of epsilon for independent canaries; NaN if it is unknown.
       noise_floor: The estimate's values without any leakage; NOT_SIMULATED for most methods.
     """
 
@@ -122,17 +123,17 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
-    """Returns the bound or estimate of every method from finite scores in, (n,), and scores out, (m,)."""
+    """Returns every method's bound or estimate from finite scores in, (n,), and scores out, (m,)."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. The same
-    scores choose the threshold. Thresholds are the midpoints between neighbouring distinct scores, thinned
-    out evenly above 200,000 to save time. The Gaussian trade-off curve through Clopper-Pearson upper limits
-    of both error rates gives mu (Errata H12 of experiments/hidden_state/README.md).
+    It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. Thresholds are
+    the midpoints between neighbouring distinct scores; to save time, we thin out more than 200,000 evenly. At
+    each threshold, mu is that of the Gaussian trade-off curve through Clopper-Pearson upper limits of both
+    error rates (Errata H12 of experiments/hidden_state/README.md).
 
     Scores are (n,) in and (m,) out, and at least two must differ. Each error rate has two-sided limits with
     `confidence`.
@@ -163,10 +164,10 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 
 
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
+    """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of its Gaussian curve.
 
-    Scores in have shape (n,), scores out (m,). The reported threshold and errors are those of the split with
-    the median bound.
+    Scores in have shape (n,), scores out (m,). The threshold and errors are those of the split with the
+    median bound.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -183,8 +184,8 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Arguments and
-    counts are as in `if_gaussian`.
+    It is valid for any trade-off curve, and at most about log(n / 2) with n scores per world. `if_gaussian`
+    describes the arguments and counts.
     """
     epsilon, counts = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -200,12 +201,12 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    It is proven by a perfect test with the lowest score in, or the highest score out, as its threshold. Even
-    perfectly separated scores may prove less if the pilot chooses another rank or the other world.
+    This requires a test without errors, with the lowest score in or the highest score out as its threshold.
+    Even perfectly separated scores may prove less, because we may choose another rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
+    level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
@@ -217,7 +218,7 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
 _IN_SAMPLE = Assumption(
     "in-sample: not a confidence bound",
     NO_BOUND,
-    "not a confidence bound: the best of all thresholds, chosen on the same scores",
+    "not a confidence bound: the best of all thresholds, chosen using the same scores",
     "in-sample, best of all thresholds; not a confidence bound",
 )
 METHODS = {
@@ -226,7 +227,7 @@ METHODS = {
         compute=in_sample,
         assumes=_IN_SAMPLE,
         label="in-sample",
-        legend="in-sample, as the paper (no bound)",
+        legend="in-sample, as in the paper (no bound)",
         mark=Mark("grey", "o", 5, 5, filled=False),
     ),
     IF_GAUSSIAN: ScoreMethod(
@@ -251,7 +252,7 @@ METHODS = {
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns the size of a pilot: a fraction of a world's scores, at least 20 and at most half of them.
 
-    The fraction is 1/20 for Gaussian curves, where choosing a rank requires only mu, and 1/8 otherwise.
+    The fraction is 1/20 for Gaussian curves, since choosing a rank then requires only mu, else 1/8.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -262,39 +263,38 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of the scores, of shape (n,) in and (m,) out.
 
-    In each split, a pilot sample of scores from both worlds is used to choose a threshold, and an exact test
-    is run on the other scores. To reject a parameter, 11 tests must reject it at 11 / 21 of the error (see
-    the module's docstring).
+    In each split, we choose a threshold using a pilot sample of both worlds' scores, and run an exact test on
+    the other scores. To reject a parameter, 11 tests must reject it (see the module's docstring).
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
-    # Each score is replaced by its rank, so the order of runs and the scores' unit do not matter.
+    # We replace each score by its rank, so the order of runs and the scores' unit do not matter.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
     ordered = [np.sort(world).astype(float) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
-    counts_of_splits = []  # as fields of `Bound`
-    # The ranks of the scores are the seed, so equal scores always give the same splits.
+    counts_of_splits = []
+    # The scores' ranks are the seed, so the same scores always give the same splits.
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         drawn = ordered
         if len(values) < len(pooled):
-            # A random part below 1 puts equal scores in random order.
+            # Adding a random number below 1 to each rank puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
         pilot_in, rest_in = _split(drawn[0], family, rng)
         pilot_out, rest_out = _split(drawn[1], family, rng)
         n_in = len(rest_in)
         n_out = len(rest_out)
-        # The threshold is the rank-th lowest of the other scores in, or the rank-th highest of those out.
+        # The threshold is the rank-th lowest of the other scores in, or the rank-th highest score out.
         is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
         false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
-        # The threshold's world has rank - 1 errors. We test the errors of the other world.
+        # The threshold's own world has rank - 1 errors. We test the errors of the other world.
         test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
             test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
@@ -314,7 +314,7 @@ def _test_splits(
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Splits a world's scores at random into (pilot, rest), and keeps their order in both."""
+    """Splits a world's scores at random into (pilot, rest), without changing their order."""
     chosen = np.zeros(len(world), bool)
     size = _find_pilot_size(len(world), family)
     chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True

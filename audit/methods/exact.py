@@ -3,19 +3,19 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x of m
-scores out are above it. For any distribution of scores, the false-negative rate at the threshold has the
-distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
-f_t(U). So under H(t), the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, with an r that does not depend on these scores. x of m scores
+out are above it. For any distribution of scores, the false-negative rate at the threshold is at most U ~
+Beta(r, n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the probability
+of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
 an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
-is true with the worlds exchanged.
+is true if the worlds are exchanged.
 
-We compute the integral as a sum over cells of U. We use the largest probability in each cell, at its upper
-end, so the bound is always conservative. The caller puts equal scores in random order. A threshold among them
-is a randomised test, and its rates satisfy the trade-off function too.
+We sum over cells of U, with the largest probability in each cell, so the bound is conservative. The caller
+puts equal scores in random order. A threshold among them is a randomised test, and its error rates satisfy
+the trade-off function too.
 """
 
 import functools
@@ -31,7 +31,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# The probabilities of U below the upper ends of its cells, and in each cell.
+# For each cell of U: the probability of U below the cell's upper end, and of U in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 
@@ -41,7 +41,8 @@ class Family(NamedTuple):
 
     Attributes:
       trade_off: Maps (parameter, false-positive rates) to the least false-negative rates, in [0, 1].
-      parameter: Maps (false-positive rates, false-negative rates) to the parameter of the curve through them.
+      parameter: Maps (false-positive rates, false-negative rates) to the parameter of the curve through each
+        pair.
     """
 
     trade_off: Callable[[float, Array], Array]
@@ -52,7 +53,7 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 
 def approximate_dp(delta: float) -> Family:
-    """Returns the trade-off functions of (epsilon, delta)-DP at a delta, with epsilon as the parameter."""
+    """Returns the trade-off functions of (epsilon, delta)-DP at a fixed delta, with epsilon as parameter."""
     return Family(
         functools.partial(conversions.approximate_dp_trade_off, delta=delta),
         functools.partial(conversions.epsilon_from_rates, delta=delta),
@@ -60,13 +61,12 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is itself a score of one of the worlds, the near world.
-
-    Ranks count from the lowest score if the near world is "in", and from the highest if it is "out".
+    """The errors at a threshold that is itself a score of one world, its own world.
 
     Attributes:
-      rank: r, the threshold's rank; the rank - 1 scores of the near world before it are errors.
-      scores: n, the number of scores of the near world.
+      rank: r, the threshold's rank in its own world, from the lowest score in, or from the highest score out.
+        The rank - 1 scores before it are that world's errors.
+      scores: n, the number of scores of the threshold's own world.
       errors: x, the number of errors in the other world.
       trials: m, the number of scores of the other world.
     """
@@ -80,59 +80,55 @@ class Counts(NamedTuple):
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t such that enough audits reject the hypothesis that the mechanism is f_t-DP.
+    """Returns the largest t such that `rejecting` audits reject the hypothesis that the mechanism is f_t-DP.
 
-    The audits may be dependent. Each is a test at level error * rejecting / len(audits). By Markov's
-    inequality, the probability that `rejecting` of them reject a true hypothesis is at most `error`.
-
-    Args:
-      family: The trade-off functions f_t.
-      audits: The counts of each audit.
-      rejecting: How many audits must reject.
-      error: The probability that the bound exceeds the truth.
+    Each audit is a test at level error * rejecting / len(audits). The audits may be dependent: by Markov's
+    inequality, `rejecting` of them reject a true hypothesis with probability at most `error`. The trade-off
+    functions f_t are those of `family`.
 
     Returns:
-      (the lower bound on the parameter, at least 0; the index of the deciding audit, which has the
-        `rejecting`-th lowest p-value there)
+      (the lower bound on the parameter t, at least 0; the index of the deciding audit, which has the
+        `rejecting`-th lowest p-value at the bound)
     """
     level = error * rejecting / len(audits)
 
     def find_deciding_audit(parameter: float) -> tuple[float, int]:
-        """Returns the `rejecting`-th lowest p-value at a parameter and its audit's index."""
+        """Returns the `rejecting`-th lowest p-value at a parameter, and the index of its audit."""
         p_values = [_compute_p_value(family, parameter, counts) for counts in audits]
         deciding = int(np.argsort(p_values, kind="stable")[rejecting - 1])
         return p_values[deciding], deciding
 
     def compute_excess(parameter: float) -> float:
-        """Returns the excess of the deciding audit's log p-value over the log of the level."""
+        """Returns the deciding audit's log p-value minus the log of the level; at most 0 if it rejects."""
         p_value, _ = find_deciding_audit(parameter)
-        # The root search cannot use the log of 0, -inf.
+        # The root search needs a finite logarithm.
         return np.log(max(p_value, 1e-300)) - np.log(level)
 
     bound = 0.0
     if compute_excess(0.0) <= 0:
         low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, first=1.0)
-        bound = scipy.optimize.brentq(compute_excess, low, high, xtol=1e-5)
-        # The search may end just above the root. Go down until the audits reject.
+        tolerance = 1e-5
+        bound = scipy.optimize.brentq(compute_excess, low, high, xtol=tolerance)
+        # The root search may end just above the root, so we step down until enough audits reject.
         while bound > 0 and compute_excess(bound) > 0:
-            bound = max(bound - 1e-5, 0.0)
+            bound = max(bound - tolerance, 0.0)
     _, deciding = find_deciding_audit(bound)
     return bound, deciding
 
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns 482 quantiles of the near world's error rate, Beta(rank, scores - rank + 1), at _LEVELS."""
+    """Returns the quantiles (482,) of U ~ Beta(rank, scores - rank + 1) at _LEVELS, the ends of its cells."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of the errors in the other world, under the trade-off function f of a parameter.
 
-    It is the mean of P(Binomial(trials, f(U)) <= errors), where U is the error rate of the near world. We sum
-    over cells of U with the probabilities _MASSES, and use the upper end of each.
+    It is the mean of P(Binomial(trials, f(U)) <= errors) over U ~ Beta(rank, scores - rank + 1), the error
+    rate in the threshold's own world. f decreases, so this probability is largest at the upper end of a cell
+    of U. We weight these values by the cells' probabilities, _MASSES.
     """
-    rates = _compute_rates(counts.rank, counts.scores)
-    other_rates = family.trade_off(parameter, rates)
+    other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
     return _MASSES @ probabilities

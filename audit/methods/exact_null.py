@@ -2,25 +2,25 @@
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
-*Thresholds.* Let h_i(t) be the fraction of the cosines of run i above t, and a(t) the probability that the
-cosine of a left-out canary exceeds t. If epsilon is true, the mean of h_i(t) is at most
+*Thresholds.* Let h_i(t) be the fraction of run i's cosines above t, and a(t) the probability that a left-out
+canary's cosine exceeds t. If epsilon is true, the mean of h_i(t) is at most
 
     m(t) = e^epsilon a(t) + delta.
 
-*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the mean of f
-over the cosines of a run is at most 1 + sum_t b_t m(t) on average. So after n runs the capital is
+*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the expected
+mean of f over a run's cosines is at most 1 + sum_t b_t m(t). So after n runs, the capital is
 
-    prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
+    prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)).
 
-and both are nonnegative supermartingales that start at 1 if epsilon is true. Our ramps are the likelihood
-ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. Thresholds and nu are on the scale of
+If epsilon is true, both are nonnegative supermartingales that start at 1. Our ramps are likelihood ratios of
+N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
 *The first run.* We stake a part of the capital on the mean of h(t) / m(t) over likely thresholds, with c = 1.
-If the order of the runs is unknown, we only do this for a single run. Without leave-one-out (`plain`), half
-of the canaries choose a threshold for the other half. P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) +
-d(t), where the d(t) sum to at most delta. So for any eta in (0, 1), the fraction of hits over max(e^epsilon
-a(t) / (1 - eta), delta / eta) has a mean of at most 1.
+If the order of several runs is unknown, we do not. Without leave-one-out (`plain`), we use half of the
+canaries to choose a threshold for the other half. Then P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t)
++ d(t), and the sum of d(t) over t is at most delta. So for any eta in (0, 1), the fraction of hits, divided
+by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
 """
 
 import dataclasses
@@ -46,30 +46,29 @@ EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a smaller p-value
 
-# Thresholds on the scale of Student's T: dense at the scores of usual claims, sparse beyond.
+# Thresholds on the scale of Student's T: dense at the scores of common claims, and sparse beyond.
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
-# c, the fraction of a component's capital that is staked on each run. Half of the capital is on the largest
-# three because a few runs decide most audits.
+# c, the fraction of a component's capital that is staked on each run, and the fraction of a threshold's
+# capital on each c. Half of it is on the largest three, because a few runs decide most audits.
 BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
-# nu of the ramps, in standard deviations of a cosine.
-_SHIFTS = np.geomspace(0.5, 12.0, 24)
+_SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
-_MIN_PILOT = 20  # canaries that choose a threshold for at least the same number of others
-_EPSILON_STEP = 2.0**-6  # of epsilon: bounds are multiples of it
+_MIN_PILOT = 20  # canaries used to choose a threshold for at least the same number of others
+_EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log probability that the cosine of a left-out canary exceeds each of the levels.
+    """Returns the log probability that a left-out canary's cosine exceeds each of the levels, of any shape.
 
-    `levels` are cosines of any shape. Ranks among M fresh draws (`design.draws`) are stored as cosines. There
-    the probabilities are multiples of 1 / (M + 1), so we round them down to one, but not to 0.
+    Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines. Their probabilities are
+    multiples of 1 / (M + 1), so we round down to one above 0.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -80,9 +79,10 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 
 
 def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
-    """Returns the largest mean fraction of inserted canaries above thresholds, if epsilon is true.
+    """Returns e^epsilon a + delta, which limits the mean fraction of inserted canaries above a threshold.
 
-    It is e^epsilon a + delta, where a left-out canary exceeds the threshold with probability a.
+    The limit is valid if epsilon is true. `log_rates` are the log probabilities, log a, that a left-out
+    canary exceeds the threshold.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
@@ -107,29 +107,28 @@ class DirectionsMethod(Method):
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
-    Only inserted canaries count. If the rows are in start order, the bound is valid after each run (`path`).
-    If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
+    Only inserted canaries count. If the rows are in start order, `path` has a valid bound after each run. If
+    left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
 
     Raises:
       InputError: No canary was inserted.
     """
     capital = Capital(design, delta)
     target = -np.log(1 - confidence)  # the log capital that refutes an epsilon
-    path = np.zeros(0)  # empty if the order is unknown
+    path = np.zeros(0)  # stays empty if the order is unknown
     if design.in_order:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
-        first_unrefuted = capital.find_first_unrefuted(capital.num_runs, 0, target)
+        first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
         epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
     holds = has_law(design)
-    threshold = capital.find_main_threshold(epsilon)
     return Bound(
         method=EXACT_NULL,
         epsilon=epsilon * holds,
         delta=delta,
         confidence=confidence,
-        **_count_hits(design, threshold),
+        **_describe_threshold(design, capital.find_main_threshold(epsilon)),
         assumes=_choose_assumption(design),
         holds=holds,
         path=tuple((path * holds).tolist()),
@@ -139,20 +138,20 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    The distribution of left-out canaries' scores (null) is known. For other trade-off curves this epsilon
-    is not a bound. mu and epsilon are 0 if `holds` is False.
+    The epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
+    distribution, mu and epsilon are 0 and `holds` is False.
     """
     counted = compute_exceedances(design)
-    holds = has_law(design)  # scores do not refute the null
+    holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) * holds
-    path = np.zeros(0)  # empty if the order is unknown
+    path = np.zeros(0)  # stays empty if the order is unknown
     if holds and counted.in_order:
         path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.given:  # without a user's data the text of `assumes` is "nothing"
+    if design.given:  # otherwise, the text of `assumes` is "nothing"
         text = f"{assumes.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
@@ -160,21 +159,21 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         mu=mu,
         delta=delta,
         confidence=confidence,
-        **_count_hits(design, threshold),
+        **_describe_threshold(design, threshold),
         assumes=_ANY_GDP._replace(text=text, sentence=f"{assumes.sentence}; {_OF_GDP}"),
         holds=holds,
         path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
     )
 
 
-def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
-    """Returns the fields of `Bound` that describe a threshold, given as a cosine, and count its errors.
+def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
+    """Returns the fields of `Bound` for a threshold: the threshold, its error counts and its exact rate.
 
-    The threshold of ranks is shown as a rank.
+    The argument is a cosine. For ranks, the field has the rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:
+    if design.draws:  # cosines stand for ranks among fresh draws
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -182,7 +181,7 @@ def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
         "false_negatives": int(np.count_nonzero(present <= cosine)),
         "n_in": present.size,
         "n_out": int((~design.presence).sum()),
-        "false_positive_rate": rate,  # the exact rate replaces a count of false positives
+        "false_positive_rate": rate,  # exact, so there is no count of false positives
     }
 
 
@@ -191,7 +190,7 @@ def has_law(design: Fresh) -> bool:
     is_out = design.is_out()
     if not is_out.any():
         return True
-    if design.draws:  # the scores are ranks among fresh draws
+    if design.draws:  # the cosines stand for ranks
         return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
@@ -200,8 +199,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test that cosines of left-out canaries have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions. At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it
-    is off by a factor of 1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    not depend on these directions. At LAW_LEVEL, the test detects a wrong `dimension` in 9 of 10 audits if it
+    is wrong by a factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -223,22 +222,22 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries for simulations.
 
-    A score is a cosine t as a value of Student's T, t sqrt(d - 1) / sqrt(1 - t^2), or -10, which is below all
-    thresholds, if a run failed.
+    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run's scores
+    are -10, below all thresholds.
     """
-    remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosine of a failed run is -1
+    remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
     runs = _select_present(design._replace(cosines=np.maximum(student, -10.0)))
     means = np.array([run.mean() for run in runs])
     deviations = np.concatenate([run - run.mean() for run in runs])
-    canaries = round(deviations.size / means.size)
-    degrees = deviations.size - means.size  # a mean is fitted to each run
+    canaries = round(deviations.size / means.size)  # per run
+    degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
     within = 1.0
     between = 0.0
     if degrees > 0:
         within = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
-            # The means also vary because of the deviations within runs.
+            # The observed means also vary because of the deviations within runs.
             excess = means.var(ddof=1) - within**2 / canaries
             between = np.sqrt(max(excess, 0.0))
     return ScoreSummary(
@@ -247,16 +246,16 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
-    """Returns values after each run, of shape (R,), from those after each run with an inserted canary, (P,).
+    """Returns values after each of R runs, given those after each run with an inserted canary, (P,).
 
-    A run without inserted canaries keeps the earlier value, 0 at the start.
+    A run without inserted canaries keeps the previous value. The first value is then 0.
     """
     num_present = np.cumsum(design.presence.any(axis=1))
     return np.append(0.0, values)[num_present]
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines of inserted canaries, (K,) for each run with any; raises InputError without any."""
+    """Returns the inserted canaries' cosines, (K,) for each run with any. Without any, raises InputError."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -264,7 +263,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns the assumption of the bound; for user data, that canaries were drawn as stated."""
+    """Returns the bound's assumption. For a user's data, it is that canaries were drawn as reported."""
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -317,7 +316,7 @@ METHODS = {
 
 
 class ChosenThreshold(NamedTuple):
-    """A threshold that half of a run's canaries chose for the others.
+    """A threshold that we chose using half of a run's canaries, for the others.
 
     Attributes:
       cosine: The threshold.
@@ -335,11 +334,11 @@ class FirstBet(NamedTuple):
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
-      staked: The fraction of each component's capital that is staked on the special bet.
+      staked: The fraction of each component's capital that is staked on this bet.
       delta: The delta of epsilon.
       log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
       fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold that half of the canaries chose; None if they did not choose.
+      chosen: The threshold chosen using half of the canaries; None without a choice.
     """
 
     on_ramps: float
@@ -350,13 +349,14 @@ class FirstBet(NamedTuple):
     chosen: ChosenThreshold | None = None
 
     def win(self, epsilon: float) -> float:
-        """Returns the value that a stake of 1 gets; it is at most 1 on average if epsilon is true."""
+        """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
         ratios = self.fractions / _limit_means(epsilon, self.log_rates, self.delta)
         on_likely = ratios.mean()
         if self.chosen is None:
             return on_likely
-        eta = 0.1  # any value between 0 and 1 is valid (see the module's docstring)
-        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))
+        # The module's docstring derives this payoff. Any eta and fraction between 0 and 1 are valid.
+        eta = 0.1
+        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))  # e^epsilon a(t)
         largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
         on_chosen = self.chosen.hits / largest_mean
         chosen_fraction = 0.8  # of the stake; the rest is on the likely thresholds
@@ -366,8 +366,8 @@ class FirstBet(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
-    It has T * C components for T thresholds and C bets (grouped by threshold), then V components for ramps.
-    The capital starts at 1, and refutes an epsilon if it is large.
+    It has T * C components for T thresholds and C bets, grouped by threshold, and then V components for
+    ramps. The capital starts at 1, and refutes an epsilon if it becomes large.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -379,26 +379,26 @@ class Capital:
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
-        # Runs with equal fractions have equal factors, which we compute once.
+        # Run i has the fractions _rows[_places[i]]. We compute the factors of equal rows only once.
         self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
         on_ramps = self.first_bet.on_ramps
         on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS
         by_ramp = np.full(_SHIFTS.size, on_ramps / _SHIFTS.size)
-        self.log_start = np.log(np.append(on_thresholds, by_ramp))  # of each component
+        self.log_start = np.log(np.append(on_thresholds, by_ramp))  # (T * C + V,)
 
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
-        """Returns the log factors (n, T * C + V) by which n runs multiply the capital of components.
+        """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
-        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
-        docstring has the factors of thresholds and of ramps. Ramps use min(m(t), 1) for m(t).
+        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. Ramps use
+        min(m(t), 1) for m(t); see the module's docstring.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
         bets = np.log1p(gains[..., None] * BETS)  # (n, T, C)
-        shifts = _SHIFTS[:, None]
-        log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1)
+        shifts = _SHIFTS[:, None]  # nu
+        log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1), (V, T)
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
         rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # b_t, (V, T)
         observed = 1 + fractions @ rises.T
@@ -409,8 +409,8 @@ class Capital:
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first `runs` runs.
 
-        Component j starts with s_j. A fraction w of it is staked on the special bet on run 0. With the
-        factors f_j(i) of `log_factors`, the capital is
+        Component j starts with a capital s_j, and stakes a fraction w of it on the first bet. Let f_j(i) be
+        its factor in run i (`log_factors`). The capital is
 
             s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{runs - 1} f_j(i).
         """
@@ -419,6 +419,7 @@ class Capital:
         log_not_staked = np.log1p(-staked) + first_factors
         log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
+        # How often each distinct row occurs in the later runs.
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
@@ -426,7 +427,7 @@ class Capital:
     def find_main_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
 
-        If half of a single run's canaries chose a threshold, it is the chosen one.
+        For a single run with a chosen threshold, it is the chosen one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen:
@@ -442,12 +443,12 @@ class Capital:
         """
 
         def is_refuted(k: int, components: int | None = None) -> bool:
-            """Returns True if the first components (by default all) refute the epsilon k * _EPSILON_STEP."""
+            """Returns True if the first components, by default all, refute the epsilon k * _EPSILON_STEP."""
             log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
             return np.logaddexp.reduce(log_capital) >= target
 
-        # Bisection needs capital that falls as epsilon grows, as the capital on thresholds does. The capital
-        # on ramps may grow, so we add it in a search step by step.
+        # The capital on thresholds decreases as epsilon grows, so we can bisect. That on ramps may increase,
+        # so we then search all components step by step.
         leap = 1
         while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
@@ -461,11 +462,10 @@ class Capital:
         return k
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
+        """Returns the bound on epsilon after each run, (R,). A log capital of `target` refutes an epsilon."""
         bounds = []
-        # The smallest k such that epsilon = k * _EPSILON_STEP is not refuted yet.
-        first_unrefuted = 0
-        components = self.compute_log(1, 0.0)  # the log capital against that epsilon so far
+        first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
+        components = self.compute_log(1, 0.0)  # the log capital against that epsilon, run by run
         for run in range(self.num_runs):
             if run:
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
@@ -487,14 +487,15 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the special bet on the first of the runs, and the initial split of the capital.
+    """Returns the bet on the first of the runs, and the initial split of the capital.
 
-    `runs` are the cosines (K,) of inserted canaries of each run with any. Several runs in an unknown order
-    get no bet. In a plain design with at least 40 inserted canaries, most of the bet is on a threshold that
-    half of them choose for the others (see the module's docstring).
+    `runs` are the inserted canaries' cosines, (K,) for each run with any. Several runs in an unknown order
+    get no bet, because any of them may be the first. In a plain design with at least 40 inserted canaries,
+    most of the bet is on a threshold chosen using half of them.
     """
     cosines = runs[0]
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
+    # Any split gives a valid bound. With many canaries, the first run proves more.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
@@ -520,9 +521,9 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
-    """Draws `size` of the values (n,) as a pilot; returns the indices of (the pilot, the others).
+    """Draws `size` of the values (n,) as a pilot; returns shuffled indices of (the pilot, the others).
 
-    The ranks of the values are the seed, so the draw does not depend on their scale.
+    The values' ranks are the seed, so the draw does not depend on their scale.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
@@ -530,20 +531,19 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 
 
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the cosine that, as a threshold for other canaries, should prove the largest epsilon.
+    """Returns the threshold, as a cosine, that should prove the largest epsilon for other canaries.
 
-    A normal distribution fitted to the pilot predicts the other cosines. The threshold has the largest
-    log(h / a). Here h is the expected fraction of cosines above the threshold minus two standard deviations,
-    and a is the probability that a left-out canary exceeds it. `pilot` are cosines (n,), and `canaries` is
-    the number of other canaries.
+    A normal distribution fitted to the pilot's cosines (n,) predicts those of the other `canaries`. We
+    maximize log(h / a). Here h is the expected fraction above the threshold minus two standard deviations,
+    and a is the probability that a left-out canary exceeds it.
     """
-    # `units` are cosines times sqrt(d). The end of the grid stays above 10 if sqrt(d) is smaller.
     root = np.sqrt(dimension)
+    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, also for a small dimension.
     near = np.arange(100) / 10
     far = np.geomspace(10, max(root, 11), 400)
     units = np.append(near, far)
     thresholds = units[units < root] / root
-    spread = max(pilot.std(), 1e-12)  # cosines may all be equal
+    spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
     expected = special.ndtr((pilot.mean() - thresholds) / spread)
     deviation = np.sqrt(expected / canaries)
     sure_fraction = np.maximum(expected - 2 * deviation, 0.0)

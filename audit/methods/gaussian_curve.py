@@ -1,22 +1,23 @@
-"""Tests the assumption of bounds on mu that the trade-off curve is Gaussian.
+"""Tests whether the trade-off curve is Gaussian, which bounds on mu assume.
 
-The null hypothesis states that an increasing map makes all scores normal in both worlds, with equal variance.
-This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled quantiles
-(cuts), and fit two normal distributions of equal variance with common cuts by maximum likelihood. Three
-statistics measure the misfit:
+The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
+variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
+quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
+Three statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
-The p-values come from tables that we draw from the fit, because chi-squared distributions are wrong if the
-worlds hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is Gaussian, the
-p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
+We compute p-values from tables drawn from the fit, because chi-squared distributions are wrong if the worlds
+hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is
+Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. Scores that pass do not prove a Gaussian curve, which also depends on rates below 1/n.
+noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
+rates below 1/n.
 
-A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes one
+A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes a single
 table; later functions take batches (..., 2, cells).
 """
 
@@ -31,19 +32,19 @@ from audit.laws import conversions, known_laws
 from audit.laws.intervals import bisect
 from audit.laws.known_laws import ScoreFamily
 
-CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
-CURVE_POWER = 0.95  # the least power with which a failure to reject counts
+CURVE_LEVEL = 0.05  # a smaller p-value refutes the Gaussian curve
+CURVE_POWER = 0.95  # a test with at least this power that does not reject confirms the curve
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each alternative
-_PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of alternatives
+_PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the other curves
 
 
 class Fit(NamedTuple):
-    """Fits of the null hypothesis to tables: two normal distributions of equal variance with common cuts.
+    """Fits of the null hypothesis to tables: two normal distributions with equal variance and common cuts.
 
     Attributes:
-      mu: (...,) the distance between the two means in standard deviations, from -12 to 12.
+      mu: (...,) the mean of world "in" minus that of "out", in standard deviations, from -12 to 12.
       cuts: (..., cells - 1) the cuts between cells, in standard deviations from the mean of world "out".
     """
 
@@ -52,12 +53,12 @@ class Fit(NamedTuple):
 
 
 class _Null(NamedTuple):
-    """Scores counted in cells, the fit of the null hypothesis, and statistics under that fit.
+    """The scores' table, the fit of the null hypothesis, and statistics simulated from that fit.
 
     Attributes:
       table: (2, cells) counts, the world "out" first.
       fit: The fit to the table.
-      drawn: (_TABLES, 3) statistics of tables drawn from the fit.
+      drawn: (_TABLES, 3) the three statistics of each table drawn from the fit.
     """
 
     table: Array
@@ -66,7 +67,7 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test that the trade-off curve of scores, (n,) in and (m,) out, is Gaussian.
+    """Returns the p-value of a test that scores, (n,) in and (m,) out, have a Gaussian trade-off curve.
 
     It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
     """
@@ -78,10 +79,11 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the smallest power of the test `examine` against four curves (see the module's docstring).
+    """Returns the test's smallest power against four other curves (see the module's docstring).
 
-    Power is the probability of a p-value below 5% with as many scores, (n,) in and (m,) out. Its simulation
-    has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
+    The power is the probability that `examine` returns a p-value below 5% with these numbers of scores, (n,)
+    in and (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no
+    test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -91,31 +93,27 @@ def power(scores_in: Array, scores_out: Array) -> float:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
-    """Returns the table of scores, the model fitted to it, and statistics simulated from this model.
+    """Fits the null hypothesis to scores, (n,) in and (m,) out, and simulates the statistics under the fit.
 
-    Scores have shape (n,) for included canaries and (m,) for excluded ones. With two cells, or if the worlds
-    do not overlap, no test is possible, and the result is None.
+    Returns None if no test is possible: with two cells, or if one world's scores are all in higher cells than
+    the other's (a single cell may be shared), since mu is then unbounded.
     """
     table = count_in_cells(scores_in, scores_out)
-    cells_out = np.flatnonzero(table[0])  # with scores out
+    cells_out = np.flatnonzero(table[0])  # the indices of cells with scores out, ascending
     cells_in = np.flatnonzero(table[1])
     have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
     if table.shape[1] < 3 or not have_overlap:
         return None
     fit = fit_tables(table)
-    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, fit)
+    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, start=fit)
     return _Null(table, fit, drawn)
 
 
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
-    """Draws multinomial tables with a fixed seed, and returns their statistics, of shape (_TABLES, 3).
+    """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
 
-    They measure the misfit of fitted normal distributions: a likelihood ratio and two Rao scores.
-
-    Args:
-      sizes: (2,) the number of scores of each world.
-      probabilities: (2, cells) the probability of each cell.
-      start: The start of the fits to the drawn tables.
+    `sizes` (2,) are the numbers of scores of the worlds, and `probabilities` (2, cells) those of the cells.
+    The fits to the drawn tables start at `start`.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -127,9 +125,9 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns three statistics of the misfit between tables (..., 2, cells) and their fits, shape (..., 3).
+    """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are cells, spread (squared) and tails; see the module's docstring.
+    They are cells, spread (squared, since it has two sides) and tails; see the module's docstring.
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -139,18 +137,18 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """Returns the test's p-values from its three statistics, of shape (..., 3): cells, spread and tails.
 
-    The p-value of a statistic is the tail of a distribution with the mean and variance of the statistics
-    `drawn` (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
+    A statistic's p-value is the tail of a distribution with the mean and variance of the statistics `drawn`
+    (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
     statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which is valid for any
     distribution. The result is the smallest of the three p-values after a Bonferroni correction.
     """
     mean = drawn.mean(0)
-    variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
+    variance = np.maximum(drawn.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
-    # In theory the deviation of tails is 1. It is lower for few scores, which vary too little around their
-    # fit.
+    # In theory, the standard deviation of tails is 1. With few scores it is lower, because they vary too
+    # little around their fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
     excess = statistics[..., 2] - mean[2]
     smooth[..., 2] = special.ndtr(-excess / deviation)
@@ -158,22 +156,22 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
     empirical = (reaching + 1) / (len(drawn) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    # Tails have most of the level: with a misfit there, an epsilon from mu is too high.
+    # Tails get most of the level, since a misfit there makes an epsilon from mu too large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects scores from a family instead of the observed scores.
+    """Returns how often the test rejects simulated scores from a family of other curves.
 
-    There are as many scores as observed. The family's parameter gives a fit with the observed |mu|.
+    There are as many scores as observed. We choose the family's parameter to fit the observed |mu|.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     mus = _tabulate_fitted_mus(family, cells)
     parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
     probabilities = _compute_cell_probabilities(family, parameter, cells)
-    # The fit to the mean counts is near the fits to all drawn tables.
+    # The fit to the expected counts is near the fits to all drawn tables.
     start = fit_tables(probabilities * sizes[:, None])
     statistics = _draw_statistics(sizes, probabilities, start)
     p_values = _compute_p_values(statistics, null.drawn)
@@ -182,16 +180,16 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
-    """Returns the mu (48,) fitted to infinitely many scores of a family with each of _PARAMETERS."""
+    """Returns the mu fitted to infinitely many scores of a family, for each of the 48 _PARAMETERS."""
     tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in _PARAMETERS]
     fits = fit_tables(np.array(tables))
     return np.maximum.accumulate(fits.mu)  # ascending, for interpolation
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
-    """Returns the probabilities of cells for scores of a family, of shape (2, cells), the world "out" first.
+    """Returns the probabilities (2, cells) of cells for a family's scores, the world "out" first.
 
-    Cuts are the quantiles of the even mixture of both worlds.
+    Cuts are quantiles of the even mixture of both worlds.
     """
     cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
     worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
@@ -199,11 +197,11 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Counts scores in cells, and returns a table (2, cells) with left-out canaries (m,) in the first row.
+    """Returns the table (2, cells) of scores, (n,) in and (m,) out, with the world "out" first.
 
-    The second row counts inserted canaries (n,). Each of the 2 to 16 cells contains about the same fraction
-    of the scores, with equal weight for both worlds. If both worlds had the size of the smaller, the cells
-    would contain at least 8 scores on average. Equal scores share a cell.
+    Each of the 2 to 16 cells contains about the same fraction of the scores, with equal weight for both
+    worlds. If both worlds had the size of the smaller one, the cells would contain at least 8 scores on
+    average. Equal scores share a cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -211,45 +209,44 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
     weights = (counts / sizes).mean(0)
-    # The weights of the distinct scores divide [0, 1] into intervals, and the cells divide [0, 1] evenly. A
-    # score belongs to the cell that contains the middle of its interval.
+    # The weights of the distinct scores divide [0, 1] into intervals, and cells divide it evenly. A score
+    # belongs to the cell that contains the middle of its interval.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = np.clip(2 * smaller_world // 8, 2, 16)
-    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # without empty cells
-    return np.array([np.bincount(cell, world) for world in counts])
+    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # skips empty cells
+    return np.array([np.bincount(cell, weights=world) for world in counts])
 
 
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    mu is the mean over cuts of the distance of both worlds' normal quantiles. Each cut is where the mixture
-    of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
+    mu is a weighted mean over cuts of the distance between both worlds' normal quantiles. At each cut, the
+    mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
-    # Half a score more below and above each cut keeps the quantiles finite.
+    # Adding half a score below and above each cut keeps the quantiles finite.
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
     z_out = quantiles[..., 0, :]
     z_in = quantiles[..., 1, :]
-    # The variance of a normal quantile z is about p (1 - p) / (n density^2), where p is the probability below
-    # it. We only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
+    # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
+    # only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
-    distances = z_out - z_in
-    mu = np.average(distances, -1, 1 / variances, keepdims=True)
+    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
     observed = below.sum(-2) / sizes.sum(-2)
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)
 
     def is_too_low(cuts: Array) -> Bits:
-        """Returns True for cuts with a smaller fraction of the mixture below them than observed."""
+        """Returns True for cuts if the fraction of the mixture below them is smaller than observed."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
-    farthest = np.full(observed.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
+    farthest = np.full(observed.shape, 40.0)  # beyond 40 deviations, probabilities are 0 in float64
     low, high = bisect(is_too_low, -farthest, farthest, halvings=60)  # to the last digit
     return Fit(mu[..., 0], (low + high) / 2)
 
@@ -259,7 +256,7 @@ class _Cells(NamedTuple):
 
     Attributes:
       probabilities: (..., 2, cells) the probability of each cell, above 0.
-      density: (..., 2, cells + 1) the normal density at the ends of cells.
+      density: (..., 2, cells + 1) each world's normal density at the ends of cells.
       jacobian: (..., 2, cells, cells) the derivatives of the probabilities with respect to the cells - 1 cuts
         and then mu.
     """
@@ -270,15 +267,16 @@ class _Cells(NamedTuple):
 
 
 def _expand(fit: Fit) -> _Cells:
-    """Returns the cells of a fit in both worlds."""
-    # The ends of cells, (..., 2, cells + 1), as standard normal scores in each world.
+    """Returns the cells' probabilities and their derivatives under a fit."""
+    # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # The derivatives of the edges: a cut moves its own edge, and mu moves all edges of the world "in" down.
+    # The derivatives of the edges with respect to the cuts and mu: a cut moves its own edge, and mu moves all
+    # edges of the world "in" down.
     cells = probabilities.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
@@ -294,7 +292,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
     Args:
       jacobian: J, (..., 2, cells, p) the derivatives of cell probabilities with respect to p parameters.
-      weights: (..., 2, cells) each world's number of scores over the cell's probability.
+      weights: (..., 2, cells) each world's number of scores, divided by the cell's probability.
     """
     of_worlds = np.swapaxes(jacobian, -1, -2) @ (weights[..., None] * jacobian)
     return of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1])
@@ -304,7 +302,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
     With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
-    (counts / P). The default start is `approximate_fit`, from which eight steps converge.
+    (counts / P). The default start is `approximate_fit`; eight steps from there converge.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
@@ -319,9 +317,10 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
+    """Returns the fit after a step (..., cells) of Fisher scoring: changes of the cells - 1 cuts, then of mu.
 
-    We shorten steps that close more than 0.7 of a gap between cuts, or move a parameter by more than 1.
+    To keep cuts in order, we shorten steps that close more than 70% of a gap. We also shorten steps that move
+    a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
@@ -338,20 +337,20 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
 
-    It is 2 sum n log(n / e), where n are the observed counts in tables of shape (..., 2, cells), and e the
-    counts expected under the fit.
+    It is 2 sum n log(n / e), for observed counts n in tables (..., 2, cells) and counts e expected under the
+    fit.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
-    return np.maximum(statistic, 0.0)  # rounding may leave it below 0
+    return np.maximum(statistic, 0.0)  # rounding may give a negative value
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
-    A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit has c = 0.
+    A term f multiplies the fitted density of the world "in" by exp(c f), up to a constant; the fit has c = 0.
     The statistic is the derivative of the log likelihood of tables (..., 2, cells) with respect to c, divided
-    by its standard deviation given that cuts and mu are fitted. Under the null it is about standard normal if
+    by its standard deviation given that we fit cuts and mu. Under the null, it is about standard normal if
     cells contain many scores.
     """
     cells = _expand(fit)
@@ -359,7 +358,7 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
     # The letters of the axes: w world, c cell, q term, p parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
-    # The variance of the score is the information of c minus the part that the cuts and mu explain.
+    # The variance of the score is the information about c minus the part explained by the cuts and mu.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
     shared_information = np.einsum(
         "...wcp,...wc,...wcq->...pq", cells.jacobian, inverse_variances, derivatives, optimize=True
@@ -372,21 +371,21 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
 
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
-    """Returns the derivatives of cell probabilities by two coefficients at 0, of shape (..., 2, cells, 2).
+    """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients at 0.
 
-    A Gaussian curve's log-likelihood ratio is linear in the score. The two added terms are quadratic, and
-    cubic with the opposite sign of mu, which bends the ratio towards 0. Both use a cell's mean score,
-    measured from the middle between both means.
+    A Gaussian curve's log-likelihood ratio is linear in the score. The coefficients multiply two added terms:
+    a quadratic one, and a cubic one with the opposite sign of mu, which bends the ratio towards 0. Both are
+    powers of a cell's mean score, measured from the midpoint between the two means.
     """
-    # The integral of a standard normal score over a cell is the difference of the density at its ends,
-    # (..., 2, cells + 1), the world "out" first.
+    # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the
+    # difference of the density.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)
-    # A term only changes the world "in": the derivative of a cell's probability by the coefficient is the
-    # probability times (the term minus its mean).
+    # A term only changes the world "in". The derivative of a cell's probability is the probability times (the
+    # term minus its mean).
     in_cells = cells.probabilities[..., 1, :, None]
     term_means = (in_cells * terms).sum(-2, keepdims=True)
     derivatives = np.zeros((*cells.probabilities.shape, 2))

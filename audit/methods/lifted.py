@@ -3,22 +3,23 @@
     lidp_wilson_L       epsilon from confidence limits for exchangeable bits of order L = 1, 2, 4, with both
                         directions of the inequality (LiDP paper, Sections 4 and 5): asymptotic, as published
     lidp_bernstein_L    the same with finite-sample limits
-    lifted              epsilon by betting on per-run averages: finite-sample, without assumptions
+    lifted              epsilon by betting on each run's averages: finite-sample, without assumptions
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
-`audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting`
-explains how we test it. A *pilot* of some runs chooses the threshold and the bets. A hash of the runs draws
-it, so a bound does not depend on the order of runs or canaries, or on an increasing map of all scores.
+The LiDP paper is Pillutla et al. (NeurIPS 2023). `audit.evidence.canaries` explains why average error rates
+satisfy the trade-off inequality, and `betting` explains how we test it. We choose the threshold and the bets
+using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So the order of runs and
+canaries and an increasing map of all scores do not change a bound.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
 error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
-over n runs. Two random sets of l canaries have i canaries in common with probability h_l(i), so
+over n runs. Two random sets of l canaries share i with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-bounds mu_j for L/2 < j <= L in the same way, and then descends to mu_1. Each of the L limits gets an L-th of
-the error. The authors' code differs at order 4 (Errata L1 in experiments/lidp/README.md).
+limits mu_j for L/2 < j <= L in the same way, and then descends to mu_1. Each of the L limits gets 1/L of the
+error. The authors' code differs at order 4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -72,8 +73,8 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (trade-off functions, error counts, error probability) to a bound on their parameter. The
-        parameter is mu if the method assumes a Gaussian curve, else epsilon.
+      prove: Maps (trade-off functions, error counts, error probability) to a bound on the functions'
+        parameter: mu if the method assumes a Gaussian curve, else epsilon.
       canaries: The smallest number of canaries per run that the method accepts.
     """
 
@@ -83,8 +84,8 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        If a user's coins may be unfair, we raise the error rates of the counted runs (`Coins.widen`). We do
-        not raise those of the pilot, because its choices must not depend on the coins of the counted runs.
+        A user's coins may be unfair, so we raise the error rates of the counted runs (`Coins.widen`). We do
+        not raise the pilot's, because its choices must not depend on the coins of the counted runs.
         """
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
@@ -113,7 +114,7 @@ class CanaryMethod(Method):
             threshold=counted.threshold,
             false_positives=int(errors.alarms.sum()),
             false_negatives=int(errors.misses.sum()),
-            # With coins, only a part of the canaries, 1 / scale on average, is in each world.
+            # With coins, only a fraction 1 / scale of the canaries is in each world on average.
             n_in=round(guesses_in / errors.scale_in),
             n_out=round(guesses_out / errors.scale_out),
             assumes=assumes,
@@ -121,13 +122,13 @@ class CanaryMethod(Method):
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
+    """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
     The threshold should give the largest bound on the parameter of `family` with the error probability
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(0.0)  # only the numbers of runs and guesses matter, at any threshold
+    sizes = rest.errors(0.0)  # we only use the numbers of runs and guesses, equal at any threshold
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -135,10 +136,10 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns the parameter of the curve of `family` through upper limits of both error rates, at least 0.
+    """Returns the parameter, at least 0, of the family's curve through upper limits of both error rates.
 
-    Each limit has half of the bound's error, and uses the moments of a run's errors up to `order`, a power of
-    two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
+    Each limit gets half of the bound's error, and uses the moments of a run's errors up to `order`, a power
+    of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
     _, missed = exchangeable_limits(
@@ -147,15 +148,16 @@ def _prove_lidp(
     _, alarmed = exchangeable_limits(
         errors.alarms, errors.canaries_out, order, error / 2, compute_limits
     )
-    fpr = min(errors.scale_out * alarmed, 1.0)  # a scale above 1 may raise the limit above 1
+    fpr = min(errors.scale_out * alarmed, 1.0)  # a scale is above 1 with coins
     fnr = min(errors.scale_in * missed, 1.0)
     return max(float(family.parameter(fpr, fnr)), 0.0)
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
-    """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
+    """Returns Wilson's limits (lower, upper) for the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x). Here z is the normal quantile of 1 - error.
+    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 -
+    error.
 
     Args:
       mean: The average of the values.
@@ -173,14 +175,14 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
 def bernstein(
     mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT
 ) -> Limits:
-    """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality, for every n.
+    """Returns Bernstein's limits (lower, upper) for the mean of n values in [0, 1], valid for every n.
 
     They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error).
     `wilson` describes the arguments.
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
-    # The variance of a value in [0, 1] is at most 1/4, and at least 0.
+    # The variance of a value in [0, 1] is between 0 and 1/4.
     largest_width = np.sqrt(log_per_value / 2)
     lower_mean = mean - shift
     upper_mean = mean + shift
@@ -201,7 +203,7 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
-    # Rounding can make the discriminant negative, and so can a variance bound below 0.
+    # Rounding errors or a negative variance bound can make the discriminant negative.
     discriminant = b * b - 4 * a * c
     root = np.sqrt(max(discriminant, 0.0))
     return (b - root) / (2 * a), (b + root) / (2 * a)
@@ -210,9 +212,9 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, compute_limits: ComputeLimits
 ) -> Limits:
-    """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
+    """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix, extended to orders from 8 on by the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -222,10 +224,10 @@ def exchangeable_limits(
       compute_limits: `wilson` or `bernstein`.
     """
     means = moments(sums, canaries, order)
-    limits: dict[int, Limits] = {}  # of the moment mu_j, by j
+    limits: dict[int, Limits] = {}  # j -> limits for mu_j
     for j in range(order, 0, -1):
-        variance = _VARIANCE_OF_BIT
-        # The variance of the estimate of mu_j depends on moments up to mu_(2 j), whose limits we may have.
+        variance = _VARIANCE_OF_BIT  # valid for any value in [0, 1]
+        # With limits for all moments up to mu_(2 j), we bound the variance of mu_j's estimate more tightly.
         if 2 * j <= order:
             variance = _bound_variance(j, canaries, limits)
         limits[j] = compute_limits(means[j], len(sums), error / order, variance)
@@ -235,10 +237,10 @@ def exchangeable_limits(
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
     """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of exchangeable bits.
 
-    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are the sums of each run's
+    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are each run's sums of its
     bits, one for each of its `canaries`.
     """
-    # A random bit after l others that are 1 is also 1 with probability (sum - l) / (canaries - l).
+    # If l random bits are 1, another random bit is 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
     probabilities = np.cumprod(ones_left / (canaries - taken), axis=1)
@@ -248,9 +250,9 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
-    mu_j is the probability that j random canaries all give an error. Two random sets of j canaries have i in
-    common with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j)
-    give the linear term. The others give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
+    mu_j is the probability that j random canaries all give an error. Two random sets of j canaries share i
+    with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
+    the linear term. The others give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -291,12 +293,12 @@ METHODS |= {
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method for several canaries per run that replaces a single-canary method, or None."""
+    """Returns the method for several canaries per run that replaces a method for one canary, or None."""
     return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds of all methods that the number of canaries allows, in the order of METHODS.
+    """Returns the bounds of all methods that accept this number of canaries, in the order of METHODS.
 
     Raises:
       InputError: Too few runs.
@@ -307,23 +309,20 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
+    """Returns the score in the pilot that should prove the largest parameter as a threshold.
 
-    Three estimates of the error rates (`thresholds.Candidates`) predict a parameter at each score. The usual
-    choice is the best score for normal distributions. If these predict 0, it is the score with the smallest
-    sum of counted rates. Another score replaces it if its raised rates predict a larger parameter than the
-    counted rates of the usual choice.
+    At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
+    The usual choice is the best score for normal distributions. If they predict 0 everywhere, it is the score
+    with the smallest sum of counted rates. Another score replaces it if its raised rates predict a larger
+    parameter than the counted rates of the usual choice.
 
-    Args:
-      pilot: The runs that choose.
-      sizes: The errors of the other runs; only the numbers of runs and guesses matter.
-      family: The trade-off functions, with the parameter.
-      error: The error probability of each rate's limit.
+    `pilot` has the runs used to choose, and `sizes` the errors of the other runs; only their numbers of runs
+    and guesses matter. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # (2, 1): for false positives, for false negatives. A world's scale times its fraction of wrong guesses
-    # estimates the rate. It is 2 for fair coins, since only half of the canaries are in that world.
+    # (2, 1): for false positives, then for false negatives. A rate's estimate is the scale times the fraction
+    # of wrong guesses. The scale is 2 for fair coins, since only half of the canaries are in each world.
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
@@ -331,10 +330,10 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     def predict(rates: Array) -> Array:
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
-        We add two errors to a rate p. The mean over a world's guesses has the variance scale * p (1 - p) /
-        guesses, and the probability that it is off by x is at most about exp(-x^2 / (2 variance)). With n
-        runs, a fraction log(1 / error) / n of all possible runs is unseen with probability `error`. A run's
-        estimate is at most `scale`, so unseen runs may add this fraction times `scale`.
+        We add two errors to a rate p. Its estimate has the variance scale * p (1 - p) / guesses, and differs
+        from p by more than x with probability at most about exp(-x^2 / (2 variance)). With probability
+        `error`, n runs miss a kind of run with frequency log(1 / error) / n. A run's estimate is at most
+        `scale`, so such runs may add this frequency times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -1,4 +1,4 @@
-"""The record of a method: the texts and the look of a bound or an estimate in reports.
+"""The record of a method: the texts and markers of a bound or an estimate in reports.
 
 A method is a function and its record in the same file. `estimate.METHODS` has the methods for one canary per
 run, and `lifted.METHODS` has those for several. The methods for a single run are in
@@ -22,7 +22,7 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """Texts on the assumption of a bound, or on why an estimate is not a bound.
+    """Texts about a bound's assumption, or about why an estimate is not a bound.
 
     Attributes:
       text: The text in JSON, and next to a bound printed without a table.
@@ -30,7 +30,7 @@ class Assumption(NamedTuple):
       sentence: The text on a page.
       note: The line below a table that explains the word; may be empty.
       gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
-      proviso: The text in a verdict, after "with 95% confidence, and"; empty without an assumption.
+      proviso: The text after "with 95% confidence, and" in a verdict; empty without an assumption.
     """
 
     text: str
@@ -45,15 +45,15 @@ class Assumption(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The look of a method's epsilons in a sweep's figure.
+    """The marker of a method's epsilons in a sweep's figure.
 
     Attributes:
       color: The name of a colour in the palette.
       marker: A matplotlib marker.
-      size: The size of the marker in points.
-      place: The left-to-right position among the marks at the same point on the axis.
+      size: The marker's size in points.
+      place: The left-to-right position among the markers at the same point on the axis.
       filled: Whether the marker is filled.
-      outline: A matplotlib colour for the edge of the marker; empty for `color`.
+      outline: A matplotlib colour for the marker's edge; empty for `color`.
     """
 
     color: str
@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """The texts and the look of a method in reports; subclasses add the functions that compute it.
+    """A method's texts and marker in reports; subclasses add the functions that compute it.
 
     Attributes:
       name: The name in tables and JSON.
@@ -74,7 +74,7 @@ class Method:
       label: The name in figures and on pages.
       legend: The name together with the assumption.
       counterpart: The single-canary method that it replaces if runs have several canaries; may be empty.
-      mark: The marker in the figures of sweeps; None if the method is not shown.
+      mark: The marker in the figures of sweeps; None if they do not show the method.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Method:
 
 
 class Pair(NamedTuple):
-    """The names of the two bounds in a verdict, for a Gaussian curve and for any curve."""
+    """The names of a verdict's two bounds: for a Gaussian curve, and for any curve."""
 
     gaussian: str
     free: str

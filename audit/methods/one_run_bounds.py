@@ -6,8 +6,9 @@
 
 *Guesses.* A fair coin decides whether each of m canaries is inserted. From the release, an adversary guesses
 exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r coins
-whose scores are farthest from the median, and guess "inserted" if a score is above the median. A pilot, some
-of the canaries, chooses r (Errata O11 has the assumptions of this choice).
+whose scores are farthest from the median: "inserted" if the score is above the median, else "left out". We
+choose r using some of the canaries, a pilot (Errata O11 of experiments/one_shot/README.md has the
+assumptions).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
@@ -15,14 +16,14 @@ of the canaries, chooses r (Errata O11 has the assumptions of this choice).
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
 To derive the second, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
-random canary. If at least j other guesses are right, its guess is right with probability x = (j q_(j+1) +
-S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is at least
-g(x) = Phi(Phi^-1(x) - mu), on average over canaries and coins because g is convex. So
+random canary. The probability that at least j other guesses are right and its own guess is right is x = (j
+q_(j+1) + S_(j+1)) / m. The probability that its own guess is wrong instead is ((r - j) q_j - S_(j+1)) / m.
+Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu), also on average over canaries and coins,
+since g is convex. So
 
     q_j >= (m g(x) + S_(j+1)) / (r - j),
 
-and the right side grows with q_(j+1) and S_(j+1). If q_v is equal to the error, the recursion gives a lower
-bound on q_0. If the lower bound exceeds 1, mu is refuted.
+and the right side grows with q_(j+1) and S_(j+1).
 """
 
 import dataclasses
@@ -46,8 +47,8 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 ONE_RUN_GUESSES = "one_run_guesses"
 ONE_RUN_GAUSSIAN = "one_run_gaussian"
-LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
-# Fractions of the coins that may be guessed; small ones are evenly spaced in logarithms.
+LEAST_COINS = 40  # half of them for the smallest pilot
+# The fractions of the coins that we may guess.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 
 
@@ -78,12 +79,12 @@ FAIR_COINS_GAUSSIAN = Assumption(
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon, by the method `exact_null`, for a run with all canaries inserted.
+    """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    It has no false-positive rate and no path over several runs.
+    It does not report a false-positive rate, nor a path of bounds after each run.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
-    hits = bound.n_in - bound.false_negatives
+    hits = bound.n_in - bound.false_negatives  # canaries above the threshold
     counted = f"{hits}/{bound.n_in} above {bound.threshold:.3g}"
     return dataclasses.replace(
         bound, assumes=UNIFORM, false_positive_rate=None, path=(), counted=counted
@@ -91,13 +92,15 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as the design of a single run with fresh directions."""
+    """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian` for one run, from at most 20,000 coins.
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian` for a single run with fair coins.
+
+    Both count correct guesses about at most 20,000 of the coins.
 
     Raises:
       InputError: There are fewer than 40 canaries.
@@ -112,8 +115,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. The pilot
-    # predicts the number of wrong guesses, which we round up to be conservative.
+    # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. We choose the
+    # number of guesses with the smallest limit, from the pilot's predictions, rounded up to be conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -139,14 +142,14 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     ordered = _split_and_order(design)
     coins = len(ordered.right)
     choices = ordered.guess_counts
-    # The best number of guesses refutes the largest mu if the pilot's prediction is right.
-    expected_right = np.floor(choices * ordered.expected_right)  # conservative
+    # We choose the number of guesses that refutes the largest mu if the pilot's prediction is right.
+    expected_right = np.floor(choices * ordered.expected_right)  # rounded down to be conservative
     lowest = np.zeros(len(choices))
     refuted, _ = bisect(
         lambda mus: gaussian_refutes(coins, choices, expected_right, mus, error),
         low=lowest,
-        high=lowest + 8.0,  # larger values of mu are rare
-        halvings=10,  # to 1/128 of mu, which is enough to compare them
+        high=lowest + 8.0,  # a larger mu is rare
+        halvings=10,  # to 1/128, which suffices to compare them
     )
     guesses = int(choices[np.argmax(refuted)])
     right, counts = ordered.count_guesses(guesses)
@@ -174,7 +177,7 @@ class _OrderedCoins(NamedTuple):
     """The coins outside the pilot, with the most certain guess first.
 
     Attributes:
-      right: (coins,) how many of the most certain 1, 2, ... guesses are right.
+      right: (coins,) the number of correct guesses among the most certain 1, 2, ... guesses.
       guess_counts: (choices,) the numbers of guesses to choose from.
       expected_right: (choices,) the fraction of correct guesses that the pilot predicts for each number.
     """
@@ -184,9 +187,9 @@ class _OrderedCoins(NamedTuple):
     expected_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
-        """Returns (how many of the most certain guesses are right, the counts as fields of `Bound`).
+        """Returns (the number of correct ones among the most certain `guesses`, the counts for `Bound`).
 
-        In these fields, all guesses are scores in, and wrong guesses are false negatives.
+        `Bound` has no fields for guesses, so we report them as scores in, and wrong ones as false negatives.
         """
         right = int(self.right[guesses - 1])
         return right, {
@@ -198,10 +201,11 @@ class _OrderedCoins(NamedTuple):
 
 
 def _split_and_order(design: Coins) -> _OrderedCoins:
-    """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
+    """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
-    We guess that a canary is inserted if its score is above the median. A normal distribution fitted to the
-    pilot predicts the fraction of correct guesses for each fraction of guessed coins in _GUESSED.
+    We guess that a canary is inserted if its score is above the median. The certainty is the distance between
+    the two. A normal distribution fitted to the pilot predicts the fraction of correct guesses for each
+    fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     require(
@@ -210,19 +214,19 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     )
     distances = scores - np.median(scores)
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
-    # The pilot and the order do not depend on the coins.
+    # The pilot and the order depend only on the certainty, not on the coins.
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    # The time to compute mu grows with the number of coins. The subset is random: `split_pilot` shuffles.
+    # Computing mu takes long for more coins. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
     guess_counts = np.maximum(np.round(_GUESSED * len(right)), 1)
 
     mean = signed[pilot].mean()
-    spread = max(signed[pilot].std(), 1e-200)  # above 0, also if all scores are equal
-    # At each level of certainty, the probability that a coin is above the level with a right or wrong guess.
+    spread = max(signed[pilot].std(), 1e-200)  # above 0 even if all scores are equal
+    # The probabilities that a guess is right, or wrong, with a certainty above each level.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
@@ -233,14 +237,10 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
 
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the largest epsilon that the number of correct guesses refutes, or 0 (`log_p_approximate`).
+    """Returns the largest epsilon that the number of correct guesses refutes (`log_p_approximate`), or 0.
 
-    Args:
-      coins: The number of coins.
-      guesses: The number of guessed coins, which the proof takes as fixed.
-      right: The number of correct guesses.
-      delta: The delta of epsilon.
-      error: The probability of refuting a true epsilon.
+    `right` of the `guesses` are correct. The proof assumes that their number is fixed. `error` is the
+    probability of refuting a true epsilon.
     """
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, guesses, right, epsilon, delta) <= np.log(error),
@@ -257,7 +257,7 @@ def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
         first=8.0,
-        halvings=25,  # to 1e-6; each takes as many steps as there are correct guesses
+        halvings=25,  # to 1e-6; each takes a step per correct guess
     )
 
 
@@ -266,22 +266,21 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of at least `right` correct guesses.
 
-    The guarantee is (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
+    It assumes (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
 
     Args:
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses.
-      epsilon: At least 0.
-      delta: At least 0.
+      epsilon, delta: At least 0.
     """
-    # W, the number of correct guesses if each is correct with the largest probability that epsilon allows.
+    # W is the number of correct guesses if each has the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
     below = np.arange(right - 1, -1, -1)
     masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
     ratios = masses / np.arange(1, right + 1)
-    largest_ratio = ratios.max(initial=0.0)  # 0 with no correct guesses
-    with np.errstate(divide="ignore"):  # with delta = 0, it is the log of 0
+    largest_ratio = ratios.max(initial=0.0)  # 0 without correct guesses
+    with np.errstate(divide="ignore"):  # the logarithm of 0 if delta is 0
         log_delta_term = np.log(2 * canaries * delta * largest_ratio)
     log_p = np.logaddexp(law.logsf(right - 1), log_delta_term)
     return float(min(log_p, 0.0))
@@ -292,9 +291,9 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns True, element by element, if a number of correct guesses refutes mu-GDP at the level `error`.
 
-    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... From q_v = S_v =
-    error, we compute the least q_j that mu-GDP allows down to j = 0 (see the module's docstring). If q_0
-    must be above 1, the true q_v is below the error, which refutes mu.
+    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
+    S_v = error, and compute the least q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
+    docstring). If q_0 would exceed 1, the true q_v is below the error, and mu is refuted.
 
     Args:
       canaries: m, the number of coins.
@@ -308,15 +307,15 @@ def gaussian_refutes(
     q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
     for j in range(int(v.max()) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # A probability above 1 is already refuted.
+        # If the probability exceeds 1, mu is refuted already.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
-        # For j >= v, r - j may be 0, but the result is not used.
+        # If j >= v, r - j may be 0, but we do not use the result.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
         least_q = np.maximum(q, required_q)
-        started = j < v  # entries with a smaller v start later
-        # Any value above 1 refutes, and larger values might overflow.
+        started = j < v  # an entry starts at its own v
+        # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    return (v > 0) & (q > 1)  # with no correct guesses, nothing is refuted
+    return (v > 0) & (q > 1)  # v = 0 refutes no mu

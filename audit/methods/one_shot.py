@@ -1,19 +1,19 @@
 """Estimates of epsilon from the cosines of the canaries of a single run (Andrew et al., ICLR 2024).
 
-Each canary is a uniform direction in R^d, and training with it shifts its cosine with the released vector.
-Without a leak, the cosine has the distribution in `cosine_law`, which is nearly N(0, 1/d).
+Each canary is a uniform direction in R^d. Training with it shifts the cosine between the canary and the
+released vector. Without a leak, the cosine has the distribution in `cosine_law`, which is nearly N(0, 1/d).
 
-    one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
-    one_shot_equal_variance    against N(mean, 1/d), which is the estimate in Table 1 (Errata O1)
-    one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
+    one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to the
+    cosines one_shot_equal_variance    against N(mean, 1/d): the estimate in Table 1 (Errata O1)
+    one_shot_jeffreys          eps_lo: the best of all thresholds, each with Jeffreys limits
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
 These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
-on the canaries that they count (Errata O7, O8).
+using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
 An *observed* canary was inserted, and an *unobserved* canary was left out. If cosines are maxima over rounds,
-their distribution without a leak is unknown. Then the first two methods fit it to the unobserved cosines. In
-the code, means and deviations are in units of 1/sqrt(d).
+we do not know their distribution without a leak. Then the first two methods fit it to the unobserved cosines.
+In the code, means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -32,18 +32,17 @@ from audit.methods.method import NoiseFloor
 ONE_SHOT_FITTED = "one_shot_fitted"
 ONE_SHOT_EQUAL_VARIANCE = "one_shot_equal_variance"
 ONE_SHOT_JEFFREYS = "one_shot_jeffreys"
-# The prior of the limits' beta law: 1/2 for Jeffreys, 1 for Clopper and Pearson.
+# The `prior` of `intervals.clopper_pearson_upper`.
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
-
-_STANDARD = Gaussian(0.0, 1.0)
+_STANDARD = Gaussian(0.0, 1.0)  # N(0, 1/d) in units of 1/sqrt(d)
 _SIMULATED_FITS = 2000
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
-    The variance divides by K, not K - 1, as in Andrew et al. (2024).
+    As in Andrew et al. (2024), the divisor of the variance is K, not K - 1.
     """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
@@ -62,9 +61,9 @@ FITTED = {
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon from a run's cosines, which are not confidence bounds.
+    """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
 
-    `confidence` is the level of each error rate's limit in the estimates that use limits.
+    `confidence` is the level of each error rate's limit, in the estimates that use limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
@@ -86,7 +85,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 simulated fits to samples of the fitted distributions. `name` is a key of FITTED. The record's
+    2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The result's
     confidence of 0.95 has no effect.
     """
     observed = len(run.observed)
@@ -94,7 +93,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     rng = np.random.default_rng(1)  # the same draws each time
     seen = fit(run.observed, run.dimension)
     redrawn_seen = _draw_fits(rng, seen, observed)
-    null = _STANDARD  # N(0, 1/d) in units of 1/sqrt(d)
+    null = _STANDARD
     redrawn_null = null
     if unobserved:
         null = fit(run.unobserved, run.dimension)
@@ -117,9 +116,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
 
-    They come from 2,000 simulated fits. Without unobserved canaries the null is not fitted (Errata O2 of
-    experiments/one_shot/README.md). `method` is a key of FITTED, and `observed` and `unobserved` are the
-    numbers of canaries.
+    They come from 2,000 simulated fits. Without unobserved canaries, the null is not fitted (Errata O2 of
+    experiments/one_shot/README.md). `method` is a key of FITTED; `observed` and `unobserved` are the numbers
+    of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
@@ -134,10 +133,10 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
-    """Draws means and standard deviations (2000,) of samples of n = `canaries` normally distributed values.
+    """Draws the means and standard deviations (2000,) of samples of n = `canaries` values from `law`.
 
-    We do not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n)
-    over the true variance is chi-squared with n - 1 degrees of freedom.
+    We do not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n),
+    divided by the true variance, is chi-squared with n - 1 degrees of freedom.
     """
     errors = rng.standard_normal(_SIMULATED_FITS)
     means = law.mean + law.deviation * errors / np.sqrt(canaries)
@@ -149,26 +148,23 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    At each threshold, a trade-off curve through upper limits of both error rates gives epsilon
-    (`conversions.epsilon_from_rates`). Without unobserved canaries we know the false-positive rate. It is the
-    tail of the distribution of a cosine. From 1,000 dimensions on it is the tail of the normal limit, as in
-    the code of Andrew et al. (2024). With unobserved canaries we count their cosines above the threshold, so
-    both rates have limits. Even at a fixed threshold, these are both valid only with probability 1 - 2 error
-    (Errata O8 of experiments/one_shot/README.md).
+    At each threshold, epsilon is that of the trade-off curve through upper limits of both error rates
+    (`conversions.epsilon_from_rates`). Without unobserved canaries, we know the false-positive rate: the tail
+    of a cosine's distribution. From 1,000 dimensions on, we use the tail of the normal limit, as the code of
+    Andrew et al. (2024) does. With unobserved canaries, we count their cosines above the threshold, so both
+    rates have limits. Even at a fixed threshold, both are valid only with probability 1 - 2 error (Errata O8
+    of experiments/one_shot/README.md).
 
-    Args:
-      run: The cosines of observed (inserted) and unobserved (left-out) canaries.
-      delta: The delta of epsilon.
-      error: The one-sided error of each rate's limit.
-      prior: The prior of the limits' beta law, 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.
+    `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys' limits, and 1 for
+    Clopper and Pearson's.
     """
     points = np.sort(run.observed)
     if not len(run.unobserved):
-        misses = np.arange(len(points))  # for a threshold just below each point
+        misses = np.arange(len(points))  # at a threshold just below each point
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < 1000:
             log_fpr = cosine_law.log_sf(points, run.dimension)
-        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # 0, by underflow, would give infinity
+        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # underflow to 0 would give infinity
     else:
         levels = np.concatenate([[-np.inf], run.observed, run.unobserved])
         alarms, misses = thresholds.count_errors(points, run.unobserved, levels)
