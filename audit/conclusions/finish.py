@@ -319,8 +319,9 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
+    allowed = claimed_curve.tabulate_claim(exceedances, power)
     # The capital after each run with inserted canaries, expanded to all runs.
-    log_capital = claimed_curve.compute_log_capital(exceedances, power)
+    log_capital = claimed_curve.compute_log_capital(exceedances, allowed)
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)

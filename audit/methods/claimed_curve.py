@@ -7,9 +7,12 @@ the capital against the claim is a mixture of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1, and the e-value
-is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, some of the canaries cannot choose the
-threshold: at a threshold that depends on the run, the curve allows more than m(a(t)).
+Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1.
+
+*The first run.* With at least 40 canaries, nearly all of the capital is staked on the first run. Its bets
+have thresholds that the claim chooses: at threshold j, the claim allows so little that j of the K canaries
+above it would refute the claim. The p-value of a canary is the probability that a left-out canary has at
+least its score. The bet at rate a wins h / m(a), where h is the fraction of p-values up to a.
 
 `find_least_departure` is not a confidence bound.
 """
@@ -36,6 +39,14 @@ THRESHOLDS = np.append(NEAR, FAR)
 # many runs, and large bets detect large ones in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
+MIN_FIRST = 40  # canaries in the first run, for the bets on it
+FIRST_STAKE = 0.7  # the fraction of each component's capital that is staked on these bets
+# j, the number of canaries that refute a claim alone if they exceed the bet's threshold.
+_REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+_REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95
+# Rates of thresholds that the claim chooses, in ascending order. They start at 0.
+_RATES = np.append(0.0, special.ndtr(np.arange(-37.0, 0.01, 0.05)))
+
 
 class Exceedances(NamedTuple):
     """The fractions of canaries that exceed thresholds, run by run.
@@ -45,12 +56,29 @@ class Exceedances(NamedTuple):
       log_rates: (T,) log a(t), the log of the exact probability that a left-out canary exceeds it.
       in_order: Whether rows are in start order.
       is_only_run: Whether no other run can follow. We then stake all of the capital on the single run.
+      first_log_p_values: (K,) the log p-values of the first run's canaries in ascending order; empty without
+        bets on the first run.
     """
 
     fractions: Array
     log_rates: Array
     in_order: bool
     is_only_run: bool = False
+    first_log_p_values: Array = np.zeros(0)
+
+
+class Allowed(NamedTuple):
+    """The fractions of canaries above thresholds that a claim allows on average.
+
+    Attributes:
+      fractions: (T,) m(a(t)) at the first T of THRESHOLDS.
+      first_fractions: (J,) those at the thresholds of the first run's bets.
+      first_log_rates: (J,) the log probabilities that a left-out canary exceeds these thresholds.
+    """
+
+    fractions: Array
+    first_fractions: Array
+    first_log_rates: Array
 
 
 class Departure(NamedTuple):
@@ -96,17 +124,48 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
     If rows are in start order, the test remains valid if you add runs.
     """
-    return judge_capital(compute_log_capital(counted, power), counted.in_order, confidence)
+    log_capital = compute_log_capital(counted, tabulate_claim(counted, power))
+    return judge_capital(log_capital, counted.in_order, confidence)
 
 
-def compute_log_capital(counted: Exceedances, power: Power) -> Array:
+def split_refuting_fractions(canaries: int) -> Array:
+    """Returns the mean fractions (J,) of K canaries that the claim allows at the first run's thresholds.
+
+    Each bet gets an equal part of the stake. If j canaries exceed the threshold of the bet for j hits, this
+    part alone refutes the claim at confidence 0.95.
+    """
+    stake = FIRST_STAKE / _REFUTING_HITS.size
+    return stake * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
+
+
+def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
+    """Returns the fractions that a claim allows at all thresholds; the first run's depend on its canaries."""
+    first_log_rates = np.zeros(0)
+    first_fractions = np.zeros(0)
+    if counted.first_log_p_values.size:
+        powers = power(_RATES)
+        # Such as delta, which a claim allows even at a rate of 0.
+        first_fractions = powers[0] + split_refuting_fractions(counted.first_log_p_values.size)
+        places = np.searchsorted(powers, first_fractions, side="right") - 1
+        with np.errstate(divide="ignore"):
+            first_log_rates = np.log(_RATES[places])
+    return Allowed(power(np.exp(counted.log_rates)), first_fractions, first_log_rates)
+
+
+def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
     If `counted` only has the first T thresholds, the capital on the others is lost.
     """
-    log_factors = _compute_log_factors(counted, power)
+    log_factors = _compute_log_factors(counted, allowed.fractions)
     runs, bets, thresholds = log_factors.shape
+    if counted.first_log_p_values.size:
+        payoff = compute_payoff(
+            counted.first_log_p_values, allowed.first_log_rates, allowed.first_fractions
+        )
+        staked = np.log(max(FIRST_STAKE * payoff, 1e-300))
+        log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], staked)
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
     # Each threshold's starting capital is split evenly among its bets.
     start = np.tile(split_capital()[:thresholds] / bets, bets)
@@ -115,6 +174,18 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     largest = log_components.max(axis=1, keepdims=True, initial=np.finfo(float).min)
     with np.errstate(divide="ignore"):
         return largest[:, 0] + np.log(np.exp(log_components - largest) @ start)
+
+
+def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> float:
+    """Returns the payoff of a stake of 1 on the first run; its mean is at most 1 if the claim is true.
+
+    Args:
+      log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
+      log_rates: (J,) the log rates of the bets' thresholds.
+      allowed: (J,) the largest mean fraction of p-values up to each rate.
+    """
+    hits = np.searchsorted(log_p_values, log_rates, side="right")
+    return float(np.mean(hits / log_p_values.size / allowed))
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
@@ -160,15 +231,18 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with most of the capital against a claim after all runs."""
-    log_components = _compute_log_factors(counted, power).sum(axis=0)  # (bets, T)
+    allowed = power(np.exp(counted.log_rates))
+    log_components = _compute_log_factors(counted, allowed).sum(axis=0)  # (bets, T)
     # The bets on a threshold start with equal capital, so their number does not change the largest.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
 
-def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
-    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T)."""
-    allowed = power(np.exp(counted.log_rates))  # m(a(t))
+def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
+    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T).
+
+    `allowed` (T,) are m(a(t)).
+    """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # without a division by 0
     bets = BETS
     if counted.is_only_run:
@@ -216,7 +290,7 @@ def find_least_departure(
         # the capital.
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
-    allowed = power(np.exp(counted.log_rates))
+    allowed = tabulate_claim(counted, power)
     # An estimate of the probability 0.9 has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
@@ -227,10 +301,17 @@ def find_least_departure(
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
         means = scores.mean / noise_ratio + deviations
         refuted = []
-        for fractions in draw_fractions(means, within, thresholds, scores.canaries, rng):
+        for audit, fractions in enumerate(
+            draw_fractions(means, within, thresholds, scores.canaries, rng)
+        ):
             simulated = counted._replace(fractions=fractions)
-            # All audits have the same rates, so we compute the power only once.
-            test = examine_claim(simulated, lambda rates: allowed, confidence)
+            if counted.first_log_p_values.size:
+                first = means[audit, 0] + within * rng.standard_normal(scores.canaries)
+                simulated = simulated._replace(
+                    first_log_p_values=special.log_ndtr(-np.sort(first)[::-1])
+                )
+            log_capital = compute_log_capital(simulated, allowed)
+            test = judge_capital(log_capital, counted.in_order, confidence)
             refuted.append(test.refuted)
         return float(np.mean(refuted))
 

@@ -16,11 +16,9 @@ If epsilon is true, both are nonnegative supermartingales that start at 1. Our r
 N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* We stake a part of the capital on the mean of h(t) / m(t) over likely thresholds, with c = 1.
-If the order of several runs is unknown, we do not. Without leave-one-out (`plain`), we use half of the
-canaries to choose a threshold for the other half. Then P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t)
-+ d(t), and the sum of d(t) over t is at most delta. So for any eta in (0, 1), the fraction of hits, divided
-by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
+*The first run.* A part w of the capital is staked on the first run, as `claimed_curve` describes. Its bets
+have thresholds that epsilon chooses: at threshold j, e^epsilon a(t) is w j / (5 * 20 K), so that j of the K
+canaries above it refute epsilon at confidence 0.95. If the order of several runs is unknown, we do not.
 """
 
 import dataclasses
@@ -58,7 +56,6 @@ _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a thres
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
-_MIN_PILOT = 20  # canaries used to choose a threshold for at least the same number of others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
@@ -216,7 +213,15 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is in order
-    return Exceedances(fractions, compute_log_rates(design, levels), in_order)
+    first_log_p_values = np.zeros(0)
+    if in_order and has_many_canaries(design):
+        first_log_p_values = _compute_log_p_values(design)
+    return Exceedances(
+        fractions,
+        compute_log_rates(design, levels),
+        in_order,
+        first_log_p_values=first_log_p_values,
+    )
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
@@ -315,52 +320,27 @@ METHODS = {
 }
 
 
-class ChosenThreshold(NamedTuple):
-    """A threshold that we chose using half of a run's canaries, for the others.
-
-    Attributes:
-      cosine: The threshold.
-      log_rate: The log probability that a left-out canary exceeds it.
-      hits: The fraction of the other canaries that exceed it.
-    """
-
-    cosine: float
-    log_rate: float
-    hits: float
-
-
 class FirstBet(NamedTuple):
-    """The bet on the first run, and the split of the initial capital between thresholds and ramps.
+    """The bets on the first run, and the split of the initial capital between thresholds and ramps.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
-      staked: The fraction of each component's capital that is staked on this bet.
+      staked: The fraction of each component's capital that is staked on these bets.
       delta: The delta of epsilon.
-      log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
-      fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold chosen using half of the canaries; None without a choice.
+      log_p_values: (K,) the log probabilities that a left-out canary has at least the score of each of the
+        run's canaries, in ascending order.
     """
 
     on_ramps: float
     staked: float
     delta: float
-    log_rates: Array
-    fractions: Array
-    chosen: ChosenThreshold | None = None
+    log_p_values: Array
 
     def win(self, epsilon: float) -> float:
         """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
-        ratios = self.fractions / _limit_means(epsilon, self.log_rates, self.delta)
-        on_likely = ratios.mean()
-        if self.chosen is None:
-            return on_likely
-        # The module's docstring derives this payoff. Any eta and fraction between 0 and 1 are valid.
-        eta = 0.1
-        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))  # e^epsilon a(t)
-        largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
-        on_chosen = self.chosen.hits / largest_mean
-        chosen_fraction = 0.8  # of the stake; the rest is on the likely thresholds
-        return chosen_fraction * on_chosen + (1 - chosen_fraction) * on_likely
+        fractions = claimed_curve.split_refuting_fractions(self.log_p_values.size)
+        log_rates = np.log(fractions) - epsilon
+        return claimed_curve.compute_payoff(self.log_p_values, log_rates, fractions + self.delta)
 
 
 class Capital:
@@ -425,13 +405,7 @@ class Capital:
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
     def find_main_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
-
-        For a single run with a chosen threshold, it is the chosen one.
-        """
-        chosen = self.first_bet.chosen
-        if self.num_runs == 1 and chosen:
-            return chosen.cosine
+        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs."""
         on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
         by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         return self._levels[by_threshold.argmax()]
@@ -487,37 +461,38 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first of the runs, and the initial split of the capital.
+    """Returns the bets on the first of the runs, and the initial split of the capital.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. Several runs in an unknown order
-    get no bet, because any of them may be the first. In a plain design with at least 40 inserted canaries,
-    most of the bet is on a threshold chosen using half of them.
+    get no bets, because any of them may be the first.
     """
-    cosines = runs[0]
-    levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
     # Any split gives a valid bound. With many canaries, the first run proves more.
     on_ramps = 0.5
     staked = 0.1
-    if design.cosines.shape[1] >= 2 * _MIN_PILOT:
+    if has_many_canaries(design):
         on_ramps = 0.1
-        staked = 0.3
-    bet = FirstBet(
-        on_ramps=on_ramps,
-        staked=staked,
-        delta=delta,
-        log_rates=compute_log_rates(design, levels),
-        fractions=_compute_fractions(runs[:1], levels)[0],
-    )
+        staked = claimed_curve.FIRST_STAKE
     if not design.in_order and len(runs) > 1:
-        return bet._replace(staked=0.0)
-    if not design.plain or cosines.size < 2 * _MIN_PILOT:
-        return bet
+        staked = 0.0
+    return FirstBet(on_ramps, staked, delta, _compute_log_p_values(design))
 
-    pilot, rest = split_pilot(cosines, cosines.size // 2)
-    threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
-    log_rate = float(compute_log_rates(design, threshold))
-    hits = (cosines[rest] > threshold).mean()
-    return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
+
+def has_many_canaries(design: Fresh) -> bool:
+    """Returns True if a run has enough canaries to stake most of the capital on the first run."""
+    return design.cosines.shape[1] >= claimed_curve.MIN_FIRST
+
+
+def _compute_log_p_values(design: Fresh) -> Array:
+    """Returns the log p-values (K,) of the canaries inserted in the first run with any, in ascending order.
+
+    A p-value is the probability that a left-out canary scores at least as high.
+    """
+    first = np.argmax(design.presence.any(axis=1))
+    log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
+    if design.draws:
+        log_p_values = np.log(design.ranks() / (design.draws + 1))
+    # A p-value of 0 would refute every epsilon.
+    return np.sort(np.maximum(log_p_values[first][design.presence[first]], -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
@@ -528,25 +503,3 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
-
-
-def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the threshold, as a cosine, that should prove the largest epsilon for other canaries.
-
-    A normal distribution fitted to the pilot's cosines (n,) predicts those of the other `canaries`. We
-    maximize log(h / a). Here h is the expected fraction above the threshold minus two standard deviations,
-    and a is the probability that a left-out canary exceeds it.
-    """
-    root = np.sqrt(dimension)
-    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, also for a small dimension.
-    near = np.arange(100) / 10
-    far = np.geomspace(10, max(root, 11), 400)
-    units = np.append(near, far)
-    thresholds = units[units < root] / root
-    spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
-    expected = special.ndtr((pilot.mean() - thresholds) / spread)
-    deviation = np.sqrt(expected / canaries)
-    sure_fraction = np.maximum(expected - 2 * deviation, 0.0)
-    with np.errstate(divide="ignore"):
-        promised = np.log(sure_fraction) - cosine_law.log_sf(thresholds, dimension)
-    return float(thresholds[np.argmax(promised)])

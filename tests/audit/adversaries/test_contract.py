@@ -27,6 +27,8 @@ FIT = {"poisoned": {"first_direction": 4, "end_direction": 8}}  # to small data
 CASES = [(name, 1) for name in ADVERSARIES if name != "one_shot"]
 CASES += [(name, 4) for name in ADVERSARIES if name != "clip_bkd"]
 CASES += [(f"gc_s {variant}", 1) for variant in biased.GC_S_VARIANTS if variant.startswith("noisy")]
+QUICK = [*CASES[:3], *[(name, 4) for name in ("gc_r", "sphere", "examples", "loss")]]
+CASES = [*QUICK, *[case for case in CASES if case not in QUICK]]
 EXAMPLES = [name for name in ADVERSARIES if ADVERSARIES[name].reads_theta]
 DRAWN = {name for name in ADVERSARIES if name != "clip_bkd"} - {"gc_s"}
 
@@ -36,9 +38,7 @@ def theta(model):
     return model.init(jax.random.key(0))
 
 
-@pytest.fixture(
-    scope="module", params=mostly_slow([((name, count),) for name, count in CASES], quick=3)
-)
+@pytest.fixture(scope="module", params=mostly_slow([(case,) for case in CASES], quick=len(QUICK)))
 def played(request, small_dataset):
     """(the adversary's name, its game on 40 examples)."""
     name, canaries = request.param

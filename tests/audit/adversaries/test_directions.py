@@ -35,7 +35,6 @@ def _cosines(units, vectors):
     return units @ vectors.T / np.linalg.norm(vectors, axis=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, CANARIES * P])
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(

@@ -71,7 +71,6 @@ def test_it_stays_below_what_any_losses_may_leak(rate):
     )
 
 
-@pytest.mark.slow
 def test_the_ends():
     assert expected_epsilon(Composition(1.0, 0, 0.1), 0, 1e-5) == 0
     assert expected_epsilon(Composition(0.0, 3, 0.1), 3, 1e-5) == np.inf

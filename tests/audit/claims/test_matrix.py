@@ -8,6 +8,7 @@ from scipy import linalg, stats
 
 import audit
 from audit.claims.strategies import expand_power, make_strategy, read_strategy
+from audit.errors import InputError
 from audit.laws import conversions
 from experiments.hidden_state import correlated
 
@@ -45,6 +46,29 @@ def test_the_sweep_trains_at_its_accounted_epsilon():
         for k, sigma in zip(correlated.PERIODICITIES, sigmas, strict=True):
             claim = audit.MatrixMechanism(strategy, sigma, correlated.STEPS, k)
             assert claim.epsilon(correlated.ACCOUNTED_DELTA) == pytest.approx(24.0, abs=1e-3)
+
+
+def test_a_matrix_from_a_file_streams_the_noise_of_its_inverse(tmp_path):
+    rng = np.random.default_rng(0)
+    matrix = np.tril(rng.normal(size=(6, 6)), -1) + 2 * np.eye(6)
+    np.save(tmp_path / "strategy.npy", matrix)
+    strategy = read_strategy(str(tmp_path / "strategy.npy"), 6)
+    scale, weights = strategy.stream(6)
+    raw = rng.normal(size=6)
+    noise = [weights[t, : t + 1] @ raw[t::-1] for t in range(6)]
+    np.testing.assert_allclose(
+        scale * noise, np.linalg.solve(as_matrix(strategy, 6), raw), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("lambda:x", "is not a strategy"), ("words.txt", "has no numbers")]
+)
+def test_what_is_no_strategy_ends_in_one_line(tmp_path, monkeypatch, text, words):
+    (tmp_path / "words.txt").write_text("no numbers")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=words):
+        read_strategy(text, 6)
 
 
 @pytest.mark.parametrize("size", ["--noise_multiplier=3", "--claim=24.53"])

@@ -10,7 +10,8 @@ import pytest
 import audit
 from audit.claims import accounting, samplers
 from audit.claims.brackets import compute_shuffled_epsilon
-from audit.claims.sampler_claims import SAMPLERS
+from audit.claims.sampler_claims import SAMPLERS, find_noise_multiplier
+from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
 from audit.report.claims_table import show_claims
 from tests.cases import mostly_slow
@@ -109,7 +110,6 @@ def test_poisson_batches_have_the_claim_of_dp_accounting():
     assert row.last_model.upper <= row.every_model.upper
 
 
-@pytest.mark.slow
 def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
     training = {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}
     loose = audit.sampler_claims(audit.TruncatedPoisson(1000, 400), **training).rows
@@ -141,6 +141,23 @@ def test_a_loader_is_named_and_claimed_for(claim, sampler):
     name = sampler.replace("owner", "cyclic")
     assert max(map(len, table.splitlines())) <= 80 and f"{name} (yours)" in table
     assert json.loads(claim(*words, "--json").stdout)["rows"][0]["sampler"] == name
+
+
+def test_the_noise_for_a_stated_epsilon_is_the_smallest():
+    sigma = find_noise_multiplier(0.5, 4, 2, 1e-5)
+    leaks = functools.partial(compute_claims, "poisson", batches=4, epochs=2)
+    assert leaks(noise_multiplier=sigma).rows[0].every_model.upper <= 0.5
+    assert leaks(noise_multiplier=0.999 * sigma).rows[0].every_model.upper > 0.5
+    with pytest.raises(InputError, match="no sigma from 0.05"):
+        find_noise_multiplier(1e-9, 4, 2, 1e-5)
+
+
+def test_stated_lipschitz_constants_are_an_assumption_of_the_last_models_bound():
+    claims = compute_claims("cyclic", **SMALL, lipschitz=0.9)
+    assert "Lipschitz with constants up to 0.9" in claims.rows[0].last_model.assumes
+    assert (
+        claims.rows[0].last_model.upper < compute_claims("cyclic", **SMALL).rows[0].last_model.upper
+    )
 
 
 @pytest.mark.slow

@@ -99,7 +99,6 @@ def test_few_poisson_steps_are_enumerated():
     assert samplers.bound_poisson(schedule, DELTA).epsilon == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
 def test_a_simulated_limit_for_poisson_lies_above_the_exact_one(monkeypatch):
     schedule = samplers.make_schedule(1.0, 6, 2)
     exact = samplers.bound_poisson(schedule, 1e-3).epsilon

@@ -75,7 +75,6 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
     assert "is rejected after one training run: no test could have" in verdict.sentence
 
 
-@pytest.mark.slow
 def test_cosines_with_a_fitted_null_and_no_pairs_test_no_claim():
     concluded = conclude(draw_pairs(5.0, unobserved=300), CLAIM)
     assert concluded.claim_test is None

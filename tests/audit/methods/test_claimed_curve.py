@@ -68,18 +68,26 @@ def test_a_true_claim_is_refuted_in_at_most_a_twentieth_of_1000_audits(claim, au
     assert share_refuted(claim, audits, runs=100, seed=2, leaks=leaks) <= most
 
 
+@pytest.mark.parametrize("canaries", [1, 64])
 @pytest.mark.parametrize("leaks", mostly_slow([0.5, 1.0]))
 @pytest.mark.parametrize("claim", mostly_slow(CLAIMS.values(), quick=5), ids=CLAIMS)
-def test_a_true_claim_is_refuted_by_a_twentieth_of_1000_single_runs_at_most(claim, leaks):
-    """All canaries of the run are equal; all capital is staked on it."""
+def test_a_true_claim_is_refuted_by_a_twentieth_of_1000_single_runs_at_most(claim, leaks, canaries):
+    """All canaries of the run are equal. With 64, most of the stake is on the claim's own thresholds."""
     rng = np.random.default_rng(3)
     scores = draw_on_curve(claim, 1000, rng)
     scores = np.where(rng.random(1000) < leaks, scores, rng.standard_normal(1000))
-    allowed = claim.power(np.exp(LOG_RATES))
+    counted = COUNTED._replace(is_only_run=True)
+    if canaries > 1:
+        counted = counted._replace(first_log_p_values=np.zeros(canaries))
+    allowed = claimed_curve.tabulate_claim(counted, claim.power)
     refuted = 0
     for score in scores:
-        counted = Exceedances((score > THRESHOLDS)[None] * 1.0, LOG_RATES, True, is_only_run=True)
-        refuted += claimed_curve.examine_claim(counted, lambda rates: allowed, 1 - LEVEL).refuted
+        counted = counted._replace(fractions=(score > THRESHOLDS)[None] * 1.0)
+        if canaries > 1:
+            log_p_values = np.full(canaries, special.log_ndtr(-score))
+            counted = counted._replace(first_log_p_values=log_p_values)
+        log_capital = claimed_curve.compute_log_capital(counted, allowed)
+        refuted += claimed_curve.judge_capital(log_capital, True, 1 - LEVEL).refuted
     assert refuted <= 1000 * LEVEL
 
 
