@@ -40,7 +40,7 @@ THRESHOLDS = np.append(NEAR, FAR)
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
 MIN_FIRST = 40  # canaries in the first run, for the bets on it
-FIRST_STAKE = 0.7  # the fraction of each component's capital that is staked on these bets
+FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
 # j, the number of canaries that refute a claim alone if they exceed the bet's threshold.
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95
