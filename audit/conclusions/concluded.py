@@ -290,7 +290,7 @@ def conclude_together(
     """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
         return None
-    return conclude(read_directions(scores), claim, level)
+    return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:

@@ -7,12 +7,14 @@ the capital against the claim is a mixture of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1.
+Here h_i(t) is the fraction of run i's canaries above t. If there can only be one run, c = 1, and the e-value
+is the mean over thresholds of h(t) / m(a(t)). Unlike in `exact_null`, some of the canaries cannot choose the
+threshold: at a threshold that depends on the run, the curve allows more than m(a(t)).
 
-*The first run.* With at least 40 canaries, nearly all of the capital is staked on the first run. Its bets
-have thresholds that the claim chooses: at threshold j, the claim allows so little that j of the K canaries
-above it would refute the claim. The p-value of a canary is the probability that a left-out canary has at
-least its score. The bet at rate a wins h / m(a), where h is the fraction of p-values up to a.
+*The first run.* If it has at least 200 canaries, we also bet on the number of small p-values. The p-value of
+a canary is the probability that a left-out canary scores at least as high. A bet at rate a pays h / m(a),
+where h is the fraction of p-values up to a. The claim determines the five rates: if j canaries have p-values
+up to the rate for j hits, this bet alone refutes the claim (j = 1, 2, 4, 8, 16).
 
 `find_least_departure` is not a confidence bound.
 """
@@ -39,12 +41,11 @@ THRESHOLDS = np.append(NEAR, FAR)
 # many runs, and large bets detect large ones in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
-MIN_FIRST = 40  # canaries in the first run, for the bets on it
-FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
-# j, the number of canaries that refute a claim alone if they exceed the bet's threshold.
+MIN_FIRST = 200  # canaries in the first run, for bets on its p-values
+FIRST_STAKE = 0.7  # the fraction of each component's capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95
-# Rates of thresholds that the claim chooses, in ascending order. They start at 0.
+# A grid of rates for these bets, in ascending order.
 _RATES = np.append(0.0, special.ndtr(np.arange(-37.0, 0.01, 0.05)))
 
 
@@ -57,7 +58,7 @@ class Exceedances(NamedTuple):
       in_order: Whether rows are in start order.
       is_only_run: Whether no other run can follow. We then stake all of the capital on the single run.
       first_log_p_values: (K,) the log p-values of the first run's canaries in ascending order; empty without
-        bets on the first run.
+        bets on them.
     """
 
     fractions: Array
@@ -68,17 +69,17 @@ class Exceedances(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The fractions of canaries above thresholds that a claim allows on average.
+    """The largest mean fractions of canaries that a claim allows above thresholds.
 
     Attributes:
       fractions: (T,) m(a(t)) at the first T of THRESHOLDS.
-      first_fractions: (J,) those at the thresholds of the first run's bets.
-      first_log_rates: (J,) the log probabilities that a left-out canary exceeds these thresholds.
+      first_log_rates: (J,) log a for the bets on the first run's p-values; empty without these bets.
+      first_fractions: (J,) an upper bound on m(a) for each of them.
     """
 
     fractions: Array
-    first_fractions: Array
     first_log_rates: Array
+    first_fractions: Array
 
 
 class Departure(NamedTuple):
@@ -128,35 +129,36 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
     return judge_capital(log_capital, counted.in_order, confidence)
 
 
-def split_refuting_fractions(canaries: int) -> Array:
-    """Returns the mean fractions (J,) of K canaries that the claim allows at the first run's thresholds.
+def choose_refuting_powers(canaries: int) -> Array:
+    """Returns the powers (J,) at which the claim is refuted by j of the first run's K canaries, for each j.
 
-    Each bet gets an equal part of the stake. If j canaries exceed the threshold of the bet for j hits, this
-    part alone refutes the claim at confidence 0.95.
+    Each of the J bets gets an equal part of the stake. At this power, j hits multiply this part so that it
+    refutes the claim at confidence 0.95.
     """
     stake = FIRST_STAKE / _REFUTING_HITS.size
     return stake * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
 
 
 def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
-    """Returns the fractions that a claim allows at all thresholds; the first run's depend on its canaries."""
+    """Returns the fractions that a claim allows, for the thresholds and bets of `counted`."""
     first_log_rates = np.zeros(0)
     first_fractions = np.zeros(0)
     if counted.first_log_p_values.size:
-        powers = power(_RATES)
-        # Such as delta, which a claim allows even at a rate of 0.
-        first_fractions = powers[0] + split_refuting_fractions(counted.first_log_p_values.size)
+        powers = np.maximum.accumulate(power(_RATES))  # ascending despite rounding
+        # An (epsilon, delta) claim allows a power of delta even at a rate of 0.
+        first_fractions = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
         places = np.searchsorted(powers, first_fractions, side="right") - 1
         with np.errstate(divide="ignore"):
             first_log_rates = np.log(_RATES[places])
-    return Allowed(power(np.exp(counted.log_rates)), first_fractions, first_log_rates)
+    return Allowed(power(np.exp(counted.log_rates)), first_log_rates, first_fractions)
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
-    If `counted` only has the first T thresholds, the capital on the others is lost.
+    If `counted` only has the first T thresholds, the capital on the others is lost. In the first run, each
+    component stakes a part of its capital on p-values, if there are bets on them.
     """
     log_factors = _compute_log_factors(counted, allowed.fractions)
     runs, bets, thresholds = log_factors.shape
@@ -181,7 +183,7 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 
     Args:
       log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
-      log_rates: (J,) the log rates of the bets' thresholds.
+      log_rates: (J,) the log rates of the bets.
       allowed: (J,) the largest mean fraction of p-values up to each rate.
     """
     hits = np.searchsorted(log_p_values, log_rates, side="right")
@@ -301,15 +303,14 @@ def find_least_departure(
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
         means = scores.mean / noise_ratio + deviations
         refuted = []
-        for audit, fractions in enumerate(
-            draw_fractions(means, within, thresholds, scores.canaries, rng)
-        ):
+        fractions_of_audits = draw_fractions(means, within, thresholds, scores.canaries, rng)
+        for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
             simulated = counted._replace(fractions=fractions)
-            if counted.first_log_p_values.size:
-                first = means[audit, 0] + within * rng.standard_normal(scores.canaries)
-                simulated = simulated._replace(
-                    first_log_p_values=special.log_ndtr(-np.sort(first)[::-1])
-                )
+            canaries = counted.first_log_p_values.size
+            if canaries:
+                first_scores = first_mean + within * rng.standard_normal(canaries)
+                log_p_values = np.sort(special.log_ndtr(-first_scores))
+                simulated = simulated._replace(first_log_p_values=log_p_values)
             log_capital = compute_log_capital(simulated, allowed)
             test = judge_capital(log_capital, counted.in_order, confidence)
             refuted.append(test.refuted)

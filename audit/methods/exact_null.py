@@ -16,9 +16,12 @@ If epsilon is true, both are nonnegative supermartingales that start at 1. Our r
 N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* A part w of the capital is staked on the first run, as `claimed_curve` describes. Its bets
-have thresholds that epsilon chooses: at threshold j, e^epsilon a(t) is w j / (5 * 20 K), so that j of the K
-canaries above it refute epsilon at confidence 0.95. If the order of several runs is unknown, we do not.
+*The first run.* We stake a part of the capital on the mean of h(t) / m(t) over thresholds, with c = 1. If the
+order of several runs is unknown, we do not. With at least 200 canaries, the thresholds depend on the epsilon
+that we test (`claimed_curve`). With fewer, they are fixed, except without leave-one-out (`plain`): then half
+of the canaries choose a threshold for the other half, and P_in(t chosen, hit) <= e^epsilon P_out(t chosen)
+a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0, 1), the fraction of hits,
+divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
 """
 
 import dataclasses
@@ -56,6 +59,7 @@ _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a thres
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
+_MIN_PILOT = 20  # canaries used to choose a threshold for at least the same number of others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
@@ -320,27 +324,77 @@ METHODS = {
 }
 
 
+class ChosenThreshold(NamedTuple):
+    """A threshold that we chose using half of a run's canaries, for the others.
+
+    Attributes:
+      cosine: The threshold.
+      log_rate: The log probability that a left-out canary exceeds it.
+      hits: The fraction of the other canaries that exceed it.
+    """
+
+    cosine: float
+    log_rate: float
+    hits: float
+
+
 class FirstBet(NamedTuple):
-    """The bets on the first run, and the split of the initial capital between thresholds and ramps.
+    """The bet on the first run, and the split of the initial capital between thresholds and ramps.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
-      staked: The fraction of each component's capital that is staked on these bets.
+      staked: The fraction of each component's capital that is staked on this bet.
       delta: The delta of epsilon.
-      log_p_values: (K,) the log probabilities that a left-out canary has at least the score of each of the
-        run's canaries, in ascending order.
+      log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
+      fractions: (L,) the fraction of the run's canaries that exceed each of them.
+      chosen: The threshold chosen using half of the canaries; None without a choice.
+    """
+
+    on_ramps: float
+    staked: float
+    delta: float
+    log_rates: Array
+    fractions: Array
+    chosen: ChosenThreshold | None = None
+
+    def win(self, epsilon: float) -> float:
+        """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
+        ratios = self.fractions / _limit_means(epsilon, self.log_rates, self.delta)
+        on_likely = ratios.mean()
+        if self.chosen is None:
+            return on_likely
+        # The module's docstring derives this payoff. Any eta and fraction between 0 and 1 are valid.
+        eta = 0.1
+        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))  # e^epsilon a(t)
+        largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
+        on_chosen = self.chosen.hits / largest_mean
+        chosen_fraction = 0.8  # of the stake; the rest is on the likely thresholds
+        return chosen_fraction * on_chosen + (1 - chosen_fraction) * on_likely
+
+
+class LargeFirstBet(NamedTuple):
+    """The bet on a first run with at least 200 canaries, at thresholds that depend on the tested epsilon.
+
+    Attributes:
+      on_ramps: The fraction of the initial capital on ramps.
+      staked: The fraction of each component's capital that is staked on this bet.
+      delta: The delta of epsilon.
+      log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
+      chosen: None, since no canary chooses a threshold.
     """
 
     on_ramps: float
     staked: float
     delta: float
     log_p_values: Array
+    chosen: None = None
 
     def win(self, epsilon: float) -> float:
         """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
-        fractions = claimed_curve.split_refuting_fractions(self.log_p_values.size)
-        log_rates = np.log(fractions) - epsilon
-        return claimed_curve.compute_payoff(self.log_p_values, log_rates, fractions + self.delta)
+        powers = claimed_curve.choose_refuting_powers(self.log_p_values.size)
+        # The threshold whose m(t), e^epsilon a(t) + delta, exceeds delta by this power.
+        log_rates = np.log(powers) - epsilon
+        return claimed_curve.compute_payoff(self.log_p_values, log_rates, powers + self.delta)
 
 
 class Capital:
@@ -405,7 +459,13 @@ class Capital:
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
     def find_main_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs."""
+        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
+
+        For a single run with a chosen threshold, it is the chosen one.
+        """
+        chosen = self.first_bet.chosen
+        if self.num_runs == 1 and chosen:
+            return chosen.cosine
         on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
         by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         return self._levels[by_threshold.argmax()]
@@ -460,25 +520,46 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     return np.array(fractions)
 
 
-def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the bets on the first of the runs, and the initial split of the capital.
+def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet | LargeFirstBet:
+    """Returns the bet on the first of the runs, and the initial split of the capital.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. Several runs in an unknown order
-    get no bets, because any of them may be the first.
+    get no bet, because any of them may be the first. In a plain design with 40 to 199 inserted canaries,
+    most of the bet is on a threshold chosen using half of them.
     """
+    may_bet = design.in_order or len(runs) == 1
+    if has_many_canaries(design):
+        staked = claimed_curve.FIRST_STAKE * may_bet
+        return LargeFirstBet(0.1, staked, delta, _compute_log_p_values(design))
+    cosines = runs[0]
+    levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
     # Any split gives a valid bound. With many canaries, the first run proves more.
     on_ramps = 0.5
     staked = 0.1
-    if has_many_canaries(design):
+    if design.cosines.shape[1] >= 2 * _MIN_PILOT:
         on_ramps = 0.1
-        staked = claimed_curve.FIRST_STAKE
-    if not design.in_order and len(runs) > 1:
-        staked = 0.0
-    return FirstBet(on_ramps, staked, delta, _compute_log_p_values(design))
+        staked = 0.3
+    bet = FirstBet(
+        on_ramps=on_ramps,
+        staked=staked,
+        delta=delta,
+        log_rates=compute_log_rates(design, levels),
+        fractions=_compute_fractions(runs[:1], levels)[0],
+    )
+    if not may_bet:
+        return bet._replace(staked=0.0)
+    if not design.plain or cosines.size < 2 * _MIN_PILOT:
+        return bet
+
+    pilot, rest = split_pilot(cosines, cosines.size // 2)
+    threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
+    log_rate = float(compute_log_rates(design, threshold))
+    hits = (cosines[rest] > threshold).mean()
+    return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
 
 
 def has_many_canaries(design: Fresh) -> bool:
-    """Returns True if a run has enough canaries to stake most of the capital on the first run."""
+    """Returns True if a run has enough canaries for bets on the first run at the claim's own thresholds."""
     return design.cosines.shape[1] >= claimed_curve.MIN_FIRST
 
 
@@ -503,3 +584,25 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
+
+
+def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
+    """Returns the threshold, as a cosine, that should prove the largest epsilon for other canaries.
+
+    A normal distribution fitted to the pilot's cosines (n,) predicts those of the other `canaries`. We
+    maximize log(h / a). Here h is the expected fraction above the threshold minus two standard deviations,
+    and a is the probability that a left-out canary exceeds it.
+    """
+    root = np.sqrt(dimension)
+    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, also for a small dimension.
+    near = np.arange(100) / 10
+    far = np.geomspace(10, max(root, 11), 400)
+    units = np.append(near, far)
+    thresholds = units[units < root] / root
+    spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
+    expected = special.ndtr((pilot.mean() - thresholds) / spread)
+    deviation = np.sqrt(expected / canaries)
+    sure_fraction = np.maximum(expected - 2 * deviation, 0.0)
+    with np.errstate(divide="ignore"):
+        promised = np.log(sure_fraction) - cosine_law.log_sf(thresholds, dimension)
+    return float(thresholds[np.argmax(promised)])
