@@ -238,7 +238,7 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(audit.bounds, IN, OUT, confidence=95), "did you mean 0.95?"),
     (at(audit.coins, MATRIX, MATRIX), "presence"),
     (at(audit.cosines, MATRIX, 200), "divide by both lengths"),
-    (at(audit.cosines, MATRIX / 10, 2000), "as these would in about"),
+    (at(audit.cosines, MATRIX / 10, 2000), "these suggest d of about"),
     (lambda: audit.bounds(IN, OUT).report(5), "`path` must be a path"),
     (lambda: audit.bounds(IN, OUT).true_positive_rate(1), "`false_positive_rate` must be"),
     (at(of_loss, features=FEATURES * np.nan), "features have 200 values that are not"),
