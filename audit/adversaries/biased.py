@@ -33,8 +33,8 @@ Choose = Callable[[Array, Array], Array]
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
-# A noisy simulation uses the run's noise and clipping, and a noiseless simulation uses neither. Both measure
-# how far each coordinate moves, either at each step or between the initial and the final model.
+# Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
+# coordinate moves, either at each step or between the initial and the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -59,7 +59,7 @@ class GcS(AdversaryFields):
 
     It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
     move least. In the "per_step" variants, a movement is the sum of squared updates. The paper takes the
-    square root of its total over all runs, which ranks coordinates in the same order (Errata H4). In the
+    square root of the total over all runs, but this does not change the ranking (Errata H4). In the
     "final_model" variants, a movement is the coordinate's distance between the final model and theta_0.
     """
 
@@ -83,7 +83,7 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
-            simulations = 1  # without noise, all would be the same
+            simulations = 1  # without noise, all simulations would be the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
@@ -166,7 +166,7 @@ class BiasedDimensions(NamedTuple):
         return self.crafted
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns how far each canary's coordinate moved down, (K,)."""
+        """Returns how far each canary's coordinate ended below its expected value, (K,)."""
         return self.expected - final[self.dimensions]
 
 
@@ -222,7 +222,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. Every run's `draw` replaces the placeholder coordinates and key."""
+        """Trains the expected model. The coordinates and key are placeholders that each run's `draw` replaces."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = jnp.arange(canaries)
         return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))
@@ -244,8 +244,8 @@ class FreshCoordinates(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates.
       values: (K,) the canaries' entries there, all equal to the clipping norm C.
-      tie_key: breaks ties.
-      expected: (p,) the final model of a training run without noise and canaries.
+      tie_key: the key for random tie-breaking.
+      expected: (p,) the final model of a training run without noise or canaries.
     """
 
     dimensions: Array
@@ -267,7 +267,6 @@ class FreshCoordinates(NamedTuple):
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
         A coordinate moves down by expected - final, and an inserted canary increases this. `count_below`
-        excludes the canaries' coordinates from the count, and breaks ties at random. `seen` and `theta_0` are
-        unused.
+        excludes the canaries' coordinates from the count, and breaks ties at random.
         """
         return count_below(self.expected - final, self.dimensions, self.tie_key)

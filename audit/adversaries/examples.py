@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples and gives each a random wrong label; without an axis K if K = 1."""
+            """Draws K training examples and gives each a random wrong label; K = 1 gives no leading axis."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
@@ -170,13 +170,13 @@ class ClipBkd(AdversaryFields):
             knowledge.canaries == 1,
             f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
         )
-        knowledge.count_inputs()  # checks that features are floats
+        knowledge.count_inputs()  # raises InputError if inputs are integers
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example, with the label of highest loss under a model trained without it."""
+            """Makes the example; its label has the highest loss under a model trained without the example."""
             mean, directions = find_principal(knowledge)
             theta = rehearse(theta_0)
             features = jnp.asarray(mean + directions[-1], jnp.float32)
@@ -266,8 +266,8 @@ class Principal(NamedTuple):
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. The
-        entry with the largest magnitude in each vector is positive.
+      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. In
+        each vector, the entry with the largest magnitude is positive.
     """
 
     mean: NDArray[np.float64]
@@ -277,7 +277,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of N examples (N, ...), computed in float64.
 
-    Directions without variance come last, as an arbitrary basis of their span.
+    Directions of zero variance come last, as an arbitrary basis of their span.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)

@@ -30,7 +30,7 @@ from jax.stages import Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary, shapes
+from audit.adversaries.base import Adversary, check_shapes
 from audit.errors import InputError, require
 from audit.mechanism import ensemble
 from audit.mechanism.base import (
@@ -350,7 +350,7 @@ def _check_shapes(
 
     `structure` and `types` describe its state. The cache skips checks of games with equal functions.
     """
-    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
+    check_shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.
