@@ -52,9 +52,8 @@ else:
 Init = Callable[[Array, Array, Array], Tree]
 # (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. The adversary knows neither the
-# noise nor the coins, so this model is trained without noise and with each canary scaled by its probability of
-# insertion.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. Since it knows neither noise
+# nor coins, training has no noise here, and each canary is scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
@@ -131,7 +130,7 @@ class Adversary(NamedTuple):
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the scores of the run with this key, of shape (K,); `state` is from `init`."""
+        """Returns the scores (K,) of the run with this key; `state` is from `init`."""
         return self.score(self.draw_for_run(state, key), seen, final, theta_0)
 
 
@@ -236,7 +235,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns a function that maps theta_0 (p,) to the final model (p,) trained without noise or canaries.
+        """Returns a function from theta_0 (p,) to the final model (p,) without noise or canaries.
 
         The function caches its last result, because an audit may call `Adversary.init` several times.
         """

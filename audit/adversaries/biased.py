@@ -154,7 +154,7 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries C e_d, with e_d the unit vector along coordinate d; an array (1, p) if K = 1.
+      crafted: the canaries, with the entry C at their coordinate; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
 
@@ -180,8 +180,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     Args:
       choose: (key, theta_0) -> the coordinates d (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected model for several canaries, trained without noise and
-        with each canary scaled by its probability of insertion.
+      expect: (craft, state, theta_0) -> the expected model for several canaries (`Knowledge.expect`).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
@@ -222,7 +221,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. The coordinates and key are placeholders that each run's `draw` replaces."""
+        """Trains the expected model. Each run's `draw` replaces the placeholder coordinates and key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = jnp.arange(canaries)
         return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))

@@ -176,7 +176,7 @@ class ClipBkd(AdversaryFields):
         rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example; its label has the highest loss under a model trained without the example."""
+            """Makes the example. Its label has the highest loss under the rehearsed model."""
             mean, directions = find_principal(knowledge)
             theta = rehearse(theta_0)
             features = jnp.asarray(mean + directions[-1], jnp.float32)

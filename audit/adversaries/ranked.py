@@ -150,7 +150,7 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the counts, of shape (K,).
+        """Returns the counts (K,).
 
         We put the canaries at random positions in a list with the fresh examples. To save memory, we draw and
         score the list in blocks: a fresh example for each position, unless a canary replaces it.
@@ -216,7 +216,7 @@ class LossDrops:
     loss: ExampleLoss
 
     def __call__(self, examples: mechanism.Examples, final: Array, reference: Array) -> Array:
-        """Returns how much training lowered the loss on each of n examples, of shape (n,)."""
+        """Returns how much training lowered the loss on each of n examples, (n,)."""
         return examples.losses(self.loss, reference) - examples.losses(self.loss, final)
 
 

@@ -217,8 +217,8 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
-    The vectors are standard normal, of shape (m,). To save memory, we draw one block of B coordinates of all
-    vectors at a time. The last block has zeros beyond m.
+    The vectors (m,) are standard normal. To save memory, we draw a block of B coordinates of all vectors at a
+    time. The last block has zeros beyond m.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.

@@ -84,9 +84,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
     """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
-    Args:
-      target: The tightness to reach.
-      compute_tightness: Maps a number of runs to the tightness, which increases with it.
+    `compute_tightness` maps a number of runs to the tightness, which increases with it.
 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
@@ -106,7 +104,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim of more noise than the training has.
+    """How soon audits refute a claim of more noise than training has.
 
     Attributes:
       median: The number of training runs after which half of the audits refute the claim; None above 1,000.

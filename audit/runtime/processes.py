@@ -34,7 +34,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Large chunks reduce overhead, but every process needs one, and chunks of over 50 tasks delay results.
+    # Large chunks reduce overhead, but every process needs one, and over 50 tasks per chunk delay results.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -60,15 +60,16 @@ def as_completed(
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yields a pool of processes, and ends them after the block; raises InputError if a process died.
 
-    If the block raises an exception, such as on Ctrl-C, the processes are killed. Otherwise they finish.
+    If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
     pool = ProcessPoolExecutor(processes, _SPAWN, initializer=_attach_to_parent)
     try:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        fix = "free memory, or use fewer processes"
-        raise InputError(f"a process of the pool died: {fix}") from None
+        raise InputError(
+            "a process of the pool died: free memory, or use fewer processes"
+        ) from None
     finally:
         running = pool._processes or {}  # None after a shutdown
         for process in list(running.values()):

@@ -151,7 +151,7 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting or one of its parts (dataclasses), keyed by field name.
+    """Returns the values that identify a setting or one of its parts (a dataclass), keyed by field name.
 
     Fields at their defaults are omitted unless declared with `always`.
     """
@@ -167,7 +167,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first wrong type or value among the fields of a setting or its parts."""
+    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):

@@ -61,7 +61,8 @@ class Game(NamedTuple):
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed of all randomness.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a further
+        draw.
       join: draws which inserted canaries join a step, unknown to the adversary; None if all of them join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
@@ -213,10 +214,9 @@ class Player:
         checkpoints: Checkpoints | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Compiles the programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
+        """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
 
         Args:
-          game: the game to play.
           chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             fraction of their steps in the segment.
@@ -236,10 +236,10 @@ class Player:
         # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # The mesh axis "runs" gives each device the same number of runs. We pad shorter chunks to this width,
-        # to use the same programs.
-        rows = placement.mesh.shape["runs"]
-        self._width = math.ceil(chunk / rows) * rows
+        # The mesh axis "runs" splits a chunk into equal parts. To use the same programs, we pad shorter chunks
+        # to this width.
+        parts = placement.mesh.shape["runs"]
+        self._width = math.ceil(chunk / parts) * parts
 
         # Programs do not call `init`, which may hold the data and would keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) that it assumes, and the real one."""
+    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the real theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -348,7 +348,7 @@ def _check_shapes(
 ) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`.
 
-    `structure` and `types` describe its state. The cache skips checks of games with equal functions.
+    `structure` and `types` describe its state. `lru_cache` skips repeated checks of equal functions.
     """
     check_shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
@@ -437,7 +437,6 @@ def train(
     Only one process at a time may train in a store. If memory runs out, chunks are halved.
 
     Args:
-      game: the game to train.
       store: the store of scores and checkpoints.
       runs: the total number of runs.
       chunk: the number of runs in a chunk; None for `chunk_size`.
