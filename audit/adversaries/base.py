@@ -64,7 +64,7 @@ Rehearse = Callable[[Array], Array]
 class Observer(NamedTuple):
     """The functions of an adversary that sees every iterate.
 
-    It keeps a record `seen` of the iterates, a pytree with fixed shapes.
+    Its record `seen` of the iterates is a pytree with fixed shapes.
 
     Attributes:
       begin: (state, theta_0 (p,)) -> the record before the first step.
@@ -76,7 +76,7 @@ class Observer(NamedTuple):
 
 
 class NullLaw(NamedTuple):
-    """The known properties of the null distribution, the distribution of the scores of canaries that are out.
+    """The known properties of the null distribution: the distribution of scores of canaries that are out.
 
     Attributes:
       all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
@@ -252,7 +252,7 @@ class Knowledge(NamedTuple):
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Returns a report's sentence about which of a run's models an adversary sees."""
+    """Describes, for reports, which of a run's models an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees the final model only, no model in between."
@@ -301,7 +301,7 @@ class AdversaryFields:
 
     @property
     def view(self) -> str:
-        """A report's sentence about which of a run's models the adversary sees."""
+        """A description, for reports, of the models that the adversary sees."""
         return describe_view(self.sees_every_model)
 
     @property

@@ -31,7 +31,7 @@ from audit.settings.fields import described
 Choose = Callable[[Array, Array], Array]
 
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
-_MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
+_MAX_RANKED = 2**24  # float32 represents ranks exactly up to here
 
 # Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
 # coordinate moves, either at each step or between the initial and the final model.
@@ -130,7 +130,7 @@ class GcR(AdversaryFields):
 
     @property
     def usual_runs(self) -> int:
-        # Bounds from ranks need fewer runs than bounds from coins.
+        # Bounds from ranks need fewer runs than bounds from coin flips.
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -154,7 +154,7 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries, with the entry C at their coordinate; an array (1, p) if K = 1.
+      crafted: the canaries, each with the entry C at its coordinate; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
 
@@ -202,7 +202,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary that inserts along new coordinates in each run (`FreshCoordinates`).
+    """Returns the adversary that draws new coordinates in each run (`FreshCoordinates`).
 
     Raises InputError for too many canaries or coordinates.
     """
@@ -242,7 +242,7 @@ class FreshCoordinates(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates.
-      values: (K,) the canaries' entries there, all equal to the clipping norm C.
+      values: (K,) the canaries' entries at these coordinates, all equal to the clipping norm C.
       tie_key: the key for random tie-breaking.
       expected: (p,) the final model of a training run without noise or canaries.
     """

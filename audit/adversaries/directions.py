@@ -36,7 +36,7 @@ _MAX_KEPT = 1 << 28
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    If `cots_score` is "weights", the vector is minus the final model. Otherwise it is theta_0 - final for a
+    If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
     single canary, and expected - final for several. The expected model is trained without noise and with each
     canary scaled by its probability of insertion.
     """
@@ -195,8 +195,8 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
-    theta_0) to the expected model (p,). If this is the final model without noise, mainly noise and canaries
-    remain in the difference. The state stores only keys; each use draws the directions again.
+    theta_0) to the expected model (p,). If it is trained without noise, the difference is mainly due to noise
+    and canaries. The state stores only keys; each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:

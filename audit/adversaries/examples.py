@@ -1,8 +1,8 @@
-"""Canaries that are examples: steps insert their clipped gradients, and their losses give the scores.
+"""Canaries that are examples: steps insert their clipped gradients, and their losses determine the scores.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along these. An example is scale * direction + mean, or only
+  because other examples hardly move the model along them. An example is scale * direction + mean, or only
   scale * direction as in the LiDP paper's text (Errata L10).
 - ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
 """
@@ -240,7 +240,7 @@ def inserted_examples(
 
 @dataclass(frozen=True)
 class _CraftGradient:
-    """Computes the gradient (1, p) of the single example in the state at theta; the mechanism clips it."""
+    """Computes the gradient (1, p) at theta of the state's single example; the mechanism clips it."""
 
     loss: ExampleLoss
 

@@ -152,7 +152,7 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        We put the canaries at random positions in a list with the fresh examples. To save memory, we draw and
+        We put the canaries at random positions in a list of fresh examples. To save memory, we draw and
         score the list in blocks: a fresh example for each position, unless a canary replaces it.
         """
         total = self.canaries + self.fresh

@@ -26,7 +26,7 @@ class KnownMechanism(NamedTuple):
       mu: The mechanism's mu, or another parameter of its law, such as epsilon.
       runs: The number of runs in an audit: per world if each world has its own runs, otherwise in total.
       audits: The number of audits.
-      delta, confidence: Those of the bounds.
+      delta, confidence: The bounds' delta and confidence.
       seed: The seed of the evidence.
       canaries: K, the number of canaries per run.
       dimension: d, the dimension of canaries that are directions.
@@ -85,7 +85,7 @@ class Value(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A law of evidence, with its true privacy parameter.
+    """A distribution of evidence, with its true privacy parameter.
 
     Attributes:
       draw: Maps (generator, setting) to the evidence of an audit.

@@ -23,7 +23,7 @@ class FieldLimits(NamedTuple):
       above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True to also allow 0, outside the bounds.
-      numbers_too: True to also allow positive whole numbers as text, in addition to `choices`.
+      numbers_too: True to allow positive whole numbers as text, in addition to `choices`.
     """
 
     least: float = -math.inf
@@ -116,7 +116,7 @@ def described(
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
-        name="",  # `declared` fills in the name and the type
+        name="",  # `declared` fills in the name, type and final default
         flag=flag,
         kind=object,
         default=usual,

@@ -103,9 +103,9 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
       given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, the
-        number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
-        other adversaries are validated but ignored.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
+        given, the number of steps is the default of `insertions`, in whole epochs if the sampler has epochs.
+        Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not give it.
 
@@ -204,7 +204,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting of an identity from `setting.identity`; missing fields get their defaults.
+    """Returns the setting with an identity from `setting.identity`; missing fields get their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores

@@ -69,7 +69,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 
 @lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns the function with its matrix products in `precision`: "float32", or on a GPU "tf32"."""
+    """Returns the function with matrix products in `precision`: "float32" or, on a GPU, "tf32"."""
     if precision == "tf32":
         backend = jax.default_backend()
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")

@@ -1,4 +1,4 @@
-"""Builds the game of a federated setting on its clients."""
+"""Builds a federated setting's game from its clients."""
 
 import hashlib
 import math
@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 if the canary, if inserted, takes part in the round; else 0.
+      canaries: (T, K) 1 for rounds in which the canary, if inserted, takes part; else 0.
       mean: the expected number of participants in a round: clients and inserted canaries.
-      most: the largest number of rounds of any one client.
+      most: the most rounds in which any client takes part.
     """
 
     clients: NDArray[np.int32]
@@ -97,6 +97,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
+        # Only a `Placement` can spread clients over devices.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # The schedule's mask is (T, K), which does not fit K = 0 canaries.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -179,8 +180,8 @@ def accuracy(
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
     Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
-    every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the data
-    of clients.
+    every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the
+    clients' data.
     """
     row = federated_task(setting.model)
     model = row.make()

@@ -36,7 +36,7 @@ class GameRecipe(NamedTuple):
     """Functions that make a game from data, and can be sent to other processes.
 
     Attributes:
-      key: a text that is the same for equal games on equal data.
+      key: a string that is the same for equal games on equal data.
       make: (data) -> the game; raises InputError if the data do not fit.
       about: (data) -> the versions and devices of the calling process, by name.
     """

@@ -120,7 +120,7 @@ class Draws(NamedTuple):
     """The random inputs of R runs; inside compiled programs, those of a single run.
 
     Attributes:
-      presence: (R, K) 0 for canaries that are out; for others 1, or the sampling rate of `join`.
+      presence: (R, K) 0 for canaries that are out; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys of the noise.
       own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
@@ -179,7 +179,7 @@ def play(
     chunk: int,
     progress: Progress = lambda runs: None,
 ) -> Iterator[Scores]:
-    """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
+    """Trains the runs of all ranges chunk by chunk, and yields each chunk's scores.
 
     `ranges` are ranges of run indices, [start, stop). The other arguments and errors are those of `Player`.
     """
@@ -236,8 +236,8 @@ class Player:
         # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # The mesh axis "runs" splits a chunk into equal parts. To use the same programs, we pad shorter chunks
-        # to this width.
+        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, which
+        # lets them use the same programs.
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
@@ -266,7 +266,7 @@ class Player:
         progress(0)
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk."""
+        """Trains all ranges chunk by chunk, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
             if self._checkpoints is not None:
