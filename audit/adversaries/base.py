@@ -52,8 +52,8 @@ else:
 Init = Callable[[Array, Array, Array], Tree]
 # (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. Since it knows neither noise
-# nor coins, training has no noise here, and each canary is scaled by its probability of insertion.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects, not knowing the noise and
+# the coins: training has no noise, and each canary is scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
@@ -235,7 +235,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns a function from theta_0 (p,) to the final model (p,) without noise or canaries.
+        """Returns a function: theta_0 (p,) -> the final model (p,) of a run without noise or canaries.
 
         The function caches its last result, because an audit may call `Adversary.init` several times.
         """

@@ -202,7 +202,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary that draws new coordinates in each run (`FreshCoordinates`).
+    """Returns the adversary that inserts gradients along new coordinates in each run.
 
     Raises InputError for too many canaries or coordinates.
     """

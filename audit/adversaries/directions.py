@@ -286,7 +286,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
-        leaves a vector along the gradient; 0 to use moves.
+        leaves a vector along the gradient; if it is 0, we use moves.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:

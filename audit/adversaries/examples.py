@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples and gives each a random wrong label; K = 1 gives no leading axis."""
+            """Draws K training examples with random wrong labels; if K = 1, without a leading axis."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:

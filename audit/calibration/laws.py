@@ -164,7 +164,7 @@ def draw_equal(
 ) -> Fresh:
     """Draws cosines (R, K) by `draw`, and replaces all of a run's cosines with its first.
 
-    Its canaries are then completely dependent.
+    A run's canaries are then completely dependent.
     """
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))

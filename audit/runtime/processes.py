@@ -34,7 +34,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Large chunks reduce overhead, but every process needs one, and over 50 tasks per chunk delay results.
+    # Large chunks reduce overhead, but every process needs one, and chunks of over 50 tasks delay results.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():

@@ -160,7 +160,7 @@ class Task(NamedTuple):
         part, a part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
         crafted gradient. The adversary's score then has a known distribution (Errata H16).
-      canaries: the number of canaries per run for `canaries=auto`, few enough to hardly disturb each other.
+      canaries: the number of canaries per run for `canaries=auto`, few enough that they hardly interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
       convex: if its loss is convex in a scalar, the bounds that make its steps Lipschitz.

@@ -243,7 +243,7 @@ def _rehearse(
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `state` is the adversary's state. Its canaries are scaled by `weights` (K,).
+    `state` is the adversary's state, and `weights` (K,) scale its canaries.
     """
     canaries = base.Canaries(partial(craft, state), weights)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)

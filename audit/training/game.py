@@ -61,7 +61,7 @@ class Game(NamedTuple):
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed of all randomness.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a further
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a separate
         draw.
       join: draws which inserted canaries join a step, unknown to the adversary; None if all of them join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.

@@ -34,7 +34,7 @@ from audit.training.game import Game, Midway
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-# Two models count as equal if their distance is at most this fraction of their largest at any step.
+# Models count as equal if their distance is at most this fraction of their largest distance at any step.
 _MIN_FRACTION = 0.01
 _LARGE = 10_000  # with more parameters, measuring a step takes seconds
 
