@@ -66,7 +66,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To limit the time, all audits with the same number of runs share about this number of simulated runs.
+    # To limit the time, all audits of the same size share about this many runs. We simulate max_audits / 5 to
+    # max_audits audits of each size.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
