@@ -100,7 +100,7 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) in theta of the parameters that directions use; None for all of theta.
 
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
-    name, or if there are more canaries than half the chosen parameters.
+    name, or if `canaries` exceeds half the number of chosen parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names
@@ -218,7 +218,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
     The vectors (m,) are standard normal. To save memory, we draw a block of B coordinates of all vectors at a
-    time. The last block has zeros beyond m.
+    time. The last block is zero beyond coordinate m.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.

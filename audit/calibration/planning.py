@@ -67,7 +67,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
     # To limit the time, all audits of the same size share about this many runs. We simulate max_audits / 5 to
-    # max_audits audits of each size.
+    # max_audits audits.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -105,7 +105,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim of more noise than training has.
+    """How soon audits refute a claim that overstates the noise.
 
     Attributes:
       median: The number of training runs after which half of the audits refute the claim; None above 1,000.

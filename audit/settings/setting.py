@@ -279,8 +279,8 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are omitted. The samplers `poisson` and `known` appear as the number
-    `sampling_rate` or `repetitions`.
+    Fields at their defaults are omitted. The samplers `poisson` and `known` are stored as the
+    numbers `sampling_rate` and `repetitions`.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
@@ -396,7 +396,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         f"{given}: `periodicity` and `insert` also choose steps: drop them",
     )
     if sampling.name == KNOWN:
-        # A single canary would be inserted at evenly spaced steps, which `periodicity` already offers.
+        # A single canary would be inserted at evenly spaced steps, which `periodicity` already provides.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 

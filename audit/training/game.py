@@ -63,7 +63,7 @@ class Game(NamedTuple):
       seed: the seed of all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a separate
         draw.
-      join: draws which inserted canaries join a step, unknown to the adversary; None if all of them join.
+      join: draws the inserted canaries that join a step, unknown to the adversary; None if all of them join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
@@ -258,7 +258,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # Compile before the training time is measured. Only the last segment may have another length.
+        # Compile before the training time is measured. Only the last segment may have a different length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)

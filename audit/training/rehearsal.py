@@ -30,7 +30,7 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The default number of measured steps per run is this divided by the number of parameters, within limits.
+# This divided by the number of parameters is the default number of measured steps per run, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
