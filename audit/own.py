@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, shapes
+from audit.adversaries.base import Adversary, NullLaw, Observer, check_shapes, describe_view
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
@@ -385,7 +385,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
     init_arguments = (_key(), theta, clipping_norm)
     state = jax.eval_shape(adversary.init, *init_arguments)
-    seen, state_of_run, _ = shapes(adversary, state, parameters)
+    seen, state_of_run, _ = check_shapes(adversary, state, parameters)
 
     calls: list[tuple[Callable[..., Any], Any]] = [(adversary.init, init_arguments)]
     if adversary.draw is not None:
@@ -426,7 +426,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     # as for crafted examples, they change the Lipschitz constant of the step.
     clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), clipping_norm)
-    crafted = shapes(adversary, state, parameters).crafted
+    crafted = check_shapes(adversary, state, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:
         return lipschitz.OTHER_CANARIES

@@ -1,7 +1,7 @@
 """The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
-"In" is the world in which the canary is inserted, and a higher score means "more likely in". An adversary has
-K canaries per run (K = 1 in the hidden-state paper). A separate bit decides whether each canary is in or out.
+"In" is the world with the canary, and a higher score means "more likely in". An adversary has K canaries per
+run (K = 1 in the hidden-state paper). A separate bit decides whether each canary is in or out.
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
 `--help` needs the fields of adversaries even without the extra `train`.
@@ -52,19 +52,19 @@ else:
 Init = Callable[[Array, Array, Array], Tree]
 # (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It knows neither the noise
-# nor the coins, so this run has no noise, and scales each canary by its probability of insertion.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects, not knowing the noise and
+# the coins: training has no noise, and each canary is scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
-# theta_0 (p,) -> the final model (p,) of a training run without noise and canaries.
+# theta_0 (p,) -> the final model (p,) of a training run without noise or canaries.
 Rehearse = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
     """The functions of an adversary that sees every iterate.
 
-    It keeps a record `seen` of the iterates, a pytree with fixed shapes.
+    Its record `seen` of the iterates is a pytree with fixed shapes.
 
     Attributes:
       begin: (state, theta_0 (p,)) -> the record before the first step.
@@ -76,15 +76,15 @@ class Observer(NamedTuple):
 
 
 class NullLaw(NamedTuple):
-    """The known properties of the null distribution, the distribution of the scores of canaries that are out.
+    """The known properties of the null distribution: the distribution of scores of canaries that are out.
 
     Attributes:
       all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
         canaries that are out.
       dimension: m, if the score of a canary that is out is the cosine between a uniformly random direction in
         m parameters and a vector that does not depend on it; otherwise 0. Runs may share directions.
-      draws: M, if a score counts how many of a run's M draws without a canary score below the canary;
-        otherwise 0.
+      draws: M, if a run compares its canaries with M other draws, and a score is the number of these that
+        score below the canary; otherwise 0.
     """
 
     all_in: bool = False
@@ -97,8 +97,8 @@ class Adversary(NamedTuple):
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
     module functions instead of lambdas, and keep values that differ between audits in the state. If a value
-    must be compiled in, make it a field of a frozen dataclass with `__call__`. Objects that a function refers
-    to stay in memory with its programs, so only init should use the data.
+    must be compiled in, make it a field of a frozen dataclass with `__call__`. A function's programs keep the
+    objects that it refers to in memory, so only init should use the data.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -130,7 +130,7 @@ class Adversary(NamedTuple):
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the scores of the run with this key, of shape (K,); `state` is from `init`."""
+        """Returns the scores (K,) of the run with this key; `state` is from `init`."""
         return self.score(self.draw_for_run(state, key), seen, final, theta_0)
 
 
@@ -142,10 +142,11 @@ class Shapes(NamedTuple):
     crafted: Tree
 
 
-def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of an adversary's results, for a `state` from its `init` and p = `parameters`.
+def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
+    """Checks the shapes of an adversary's results, and returns them.
 
-    JAX traces the functions without running them. Their exceptions propagate.
+    `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Their
+    exceptions propagate.
 
     Raises:
       InputError: craft or score returns a shape that violates the contract.
@@ -190,14 +191,14 @@ class Knowledge(NamedTuple):
       classes: the number of classes of its labels; 0 if labels are not classes.
       hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
-      simulate: (hyper, key, theta_0) -> a training run without canaries; the key draws its noise.
+      simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
-      is_rehearsed: (the dimension of random directions) -> True if the adversary should train a model to know
-        which final model to expect (`Setting.is_rehearsed`).
+      is_rehearsed: (the dimension of random directions) -> True if the adversary should train a model to
+        predict the final model (`Setting.is_rehearsed`).
     """
 
     model: Model
@@ -234,7 +235,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def rehearsal(self) -> Rehearse:
-        """Returns a function that maps theta_0 (p,) to the final model (p,) without noise and canaries.
+        """Returns a function: theta_0 (p,) -> the final model (p,) of a run without noise or canaries.
 
         The function caches its last result, because an audit may call `Adversary.init` several times.
         """
@@ -244,14 +245,14 @@ class Knowledge(NamedTuple):
         def train(theta_0_bytes: bytes) -> Array:
             """Trains from theta_0, given as the bytes of a float32 array, since arrays are not hashable."""
             theta_0 = jnp.frombuffer(theta_0_bytes, jnp.float32)
-            any_key = jax.random.key(0, impl="threefry2x32")  # its noise is multiplied by 0
+            any_key = jax.random.key(0, impl="threefry2x32")  # noise from it is multiplied by 0
             return self.simulate(noiseless, any_key, theta_0).theta
 
         return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Returns a sentence for reports about which of a run's models an adversary sees."""
+    """Describes, for reports, which of a run's models an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees the final model only, no model in between."
@@ -265,7 +266,7 @@ class AdversaryFields:
       name: its key in `audit.settings.adversaries.ADVERSARIES`.
       canary: a description of its canary for --help, such as "a gradient along a random coordinate".
       description: a sentence or two for a report.
-      biased: True if it inserts a gradient along a single coordinate. The distribution of its scores is then
+      biased: True if each canary is a gradient along a single coordinate. The distribution of its score is
         known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
         needs a single canary.
@@ -300,7 +301,7 @@ class AdversaryFields:
 
     @property
     def view(self) -> str:
-        """A sentence for a report about the models that the adversary sees."""
+        """A description, for reports, of the models that the adversary sees."""
         return describe_view(self.sees_every_model)
 
     @property
@@ -309,7 +310,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that determine scores, except those at their defaults, and a version above 1."""
+        """Returns the fields that determine scores and are not at their defaults, and a version above 1."""
         decisive = deciding(self)
         if self.version > 1:
             decisive["version"] = self.version

@@ -31,10 +31,10 @@ from audit.settings.fields import described
 Choose = Callable[[Array, Array], Array]
 
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
-_MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
+_MAX_RANKED = 2**24  # float32 represents ranks exactly up to here
 
-# A noisy simulation uses the run's noise and clipping, and a noiseless simulation uses neither. Both measure
-# how far each coordinate moves, either at each step or between the initial and the final model.
+# Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
+# coordinate moves, either at each step or between the initial and the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -59,7 +59,7 @@ class GcS(AdversaryFields):
 
     It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
     move least. In the "per_step" variants, a movement is the sum of squared updates. The paper takes the
-    square root of its total over all runs, which ranks coordinates in the same order (Errata H4). In the
+    square root of the total over all runs, but this does not change the ranking (Errata H4). In the
     "final_model" variants, a movement is the coordinate's distance between the final model and theta_0.
     """
 
@@ -83,7 +83,7 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
-            simulations = 1  # without noise, all would be the same
+            simulations = 1  # without noise, all simulations would be the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
@@ -130,7 +130,7 @@ class GcR(AdversaryFields):
 
     @property
     def usual_runs(self) -> int:
-        # Bounds from ranks need fewer runs than bounds from coins.
+        # Bounds from ranks need fewer runs than bounds from coin flips.
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -154,7 +154,7 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries C e_d, with e_d the unit vector along coordinate d; an array (1, p) if K = 1.
+      crafted: the canaries, each with the entry C at its coordinate; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
 
@@ -166,7 +166,7 @@ class BiasedDimensions(NamedTuple):
         return self.crafted
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns how far each canary's coordinate moved down, (K,)."""
+        """Returns how far each canary's coordinate ended below its expected value, (K,)."""
         return self.expected - final[self.dimensions]
 
 
@@ -180,8 +180,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     Args:
       choose: (key, theta_0) -> the coordinates d (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected model for several canaries, trained without noise and
-        with each canary scaled by its probability of insertion.
+      expect: (craft, state, theta_0) -> the expected model for several canaries (`Knowledge.expect`).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
@@ -203,7 +202,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary that inserts along new coordinates in each run (`FreshCoordinates`).
+    """Returns the adversary that inserts gradients along new coordinates in each run.
 
     Raises InputError for too many canaries or coordinates.
     """
@@ -222,7 +221,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     rehearse = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. Every run's `draw` replaces the placeholder coordinates and key."""
+        """Trains the expected model. Each run's `draw` replaces the placeholder coordinates and key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = jnp.arange(canaries)
         return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))
@@ -243,9 +242,9 @@ class FreshCoordinates(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates.
-      values: (K,) the canaries' entries there, all equal to the clipping norm C.
-      tie_key: breaks ties.
-      expected: (p,) the final model of a training run without noise and canaries.
+      values: (K,) the canaries' entries at these coordinates, all equal to the clipping norm C.
+      tie_key: the key for random tie-breaking.
+      expected: (p,) the final model of a training run without noise or canaries.
     """
 
     dimensions: Array
@@ -267,7 +266,6 @@ class FreshCoordinates(NamedTuple):
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
         A coordinate moves down by expected - final, and an inserted canary increases this. `count_below`
-        excludes the canaries' coordinates from the count, and breaks ties at random. `seen` and `theta_0` are
-        unused.
+        excludes the canaries' coordinates from the count, and breaks ties at random.
         """
         return count_below(self.expected - final, self.dimensions, self.tie_key)

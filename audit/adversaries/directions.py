@@ -36,7 +36,7 @@ _MAX_KEPT = 1 << 28
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    If `cots_score` is "weights", the vector is minus the final model. Otherwise it is theta_0 - final for a
+    If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
     single canary, and expected - final for several. The expected model is trained without noise and with each
     canary scaled by its probability of insertion.
     """
@@ -112,8 +112,8 @@ class OneShotCanaries(AdversaryFields):
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # The known distribution requires independent directions. Runs share directions, so
-        # `read_evidence` uses this distribution only for a single run.
+        # The known distribution requires independent directions. Since runs share directions,
+        # `read_evidence` uses it only for a single run.
         return adversary._replace(
             null=NullLaw(all_in=self.all_in, dimension=knowledge.model.n_parameters)
         )
@@ -152,7 +152,7 @@ def zero_model(theta_0: Array) -> Array:
     return jnp.zeros_like(theta_0)
 
 
-# By the values of `CotS.cots_score` and `OneShotCanaries.observe`.
+# Keyed by the values of `CotS.cots_score` and `OneShotCanaries.observe`.
 ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
@@ -195,8 +195,8 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
-    theta_0) to the expected model (p,). If this is the final model without noise, mainly noise and canaries
-    remain in the difference. The state stores only keys; each use draws the directions again.
+    theta_0) to the expected model (p,). If it is trained without noise, the difference is mainly due to noise
+    and canaries. The state stores only keys; each use draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -285,15 +285,15 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD, to use its gradients: each move minus momentum * the last
-        move; 0 to use moves.
+      momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
+        leaves a vector along the gradient; if it is 0, we use moves.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws the keys of K directions, and the directions if they fit into memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
-        # `map` draws one direction at a time, to save memory.
+        # To save memory, `map` draws one direction at a time.
         units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
@@ -308,7 +308,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
 
 
 def craft_directions(state: Any, step: Array, theta: Array) -> mechanism.Directions:
-    """Returns the same keys at every step; the mechanism draws a direction from each."""
+    """Returns the state's keys at every step; the mechanism draws a direction from each."""
     return mechanism.Directions(state.keys)
 
 

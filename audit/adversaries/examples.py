@@ -1,8 +1,8 @@
-"""Canaries that are examples: steps insert their clipped gradients, and their losses give the scores.
+"""Canaries that are examples: steps insert their clipped gradients, and their losses determine the scores.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along these. An example is scale * direction + mean, or only
+  because other examples hardly move the model along them. An example is scale * direction + mean, or only
   scale * direction as in the LiDP paper's text (Errata L10).
 - ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
 """
@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples and gives each a random wrong label; without an axis K if K = 1."""
+            """Draws K training examples with random wrong labels; if K = 1, without a leading axis."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
@@ -170,13 +170,13 @@ class ClipBkd(AdversaryFields):
             knowledge.canaries == 1,
             f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
         )
-        knowledge.count_inputs()  # checks that features are floats
+        knowledge.count_inputs()  # raises InputError if inputs are integers
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example, with the label of highest loss under a model trained without it."""
+            """Makes the example. Its label has the highest loss under the rehearsed model."""
             mean, directions = find_principal(knowledge)
             theta = rehearse(theta_0)
             features = jnp.asarray(mean + directions[-1], jnp.float32)
@@ -240,7 +240,7 @@ def inserted_examples(
 
 @dataclass(frozen=True)
 class _CraftGradient:
-    """Computes the gradient (1, p) of the single example in the state at theta; the mechanism clips it."""
+    """Computes the gradient (1, p) at theta of the state's single example; the mechanism clips it."""
 
     loss: ExampleLoss
 
@@ -266,8 +266,8 @@ class Principal(NamedTuple):
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. The
-        entry with the largest magnitude in each vector is positive.
+      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. In
+        each vector, the entry with the largest magnitude is positive.
     """
 
     mean: NDArray[np.float64]
@@ -277,7 +277,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of N examples (N, ...), computed in float64.
 
-    Directions without variance come last, as an arbitrary basis of their span.
+    Directions of zero variance come last, as an arbitrary basis of their span.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)

@@ -1,7 +1,7 @@
-"""Canaries that every run draws for itself, ranked among fresh draws from the same generator.
+"""Canaries that every run draws anew, ranked among fresh draws from the same generator.
 
 Among M fresh draws, the rank of a canary that is out is uniform on 1 to M + 1 (`audit.evidence.ranks`). The
-audit's score is the number of fresh draws below the canary, so the rank is M + 1 minus this score.
+canary's score is the number of fresh draws below it, so the rank is M + 1 minus this score.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ScoreExamples = Callable[[Any, Array, Array], Array]
 
 @dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws for itself, ranked among examples from the same generator."""
+    """Random examples that every run draws anew, ranked among examples from the same generator."""
 
     name = "examples"
     reads_theta = True
@@ -79,8 +79,8 @@ class Draws(NamedTuple):
 
     Attributes:
       examples: the K canaries.
-      fresh_key: draws the M fresh examples and the canaries' positions among them.
-      tie_key: breaks ties.
+      fresh_key: the key for the M fresh examples and the canaries' positions among them.
+      tie_key: the key for random tie-breaking.
       reference: (p,) the model with which we compare final models, the same in all runs.
     """
 
@@ -134,7 +134,7 @@ class _DrawExamples:
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
-        """Returns the state for the run with this key; only the reference model is kept from `state`."""
+        """Returns the state for the run with this key, which keeps only the reference model of `state`."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
         return Draws(canaries, fresh_key, tie_key, state.reference)
@@ -150,9 +150,9 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the counts, of shape (K,).
+        """Returns the counts (K,).
 
-        We put the canaries at random positions in a list with the fresh examples. To save memory, we draw and
+        We put the canaries at random positions in a list of fresh examples. To save memory, we draw and
         score the list in blocks: a fresh example for each position, unless a canary replaces it.
         """
         total = self.canaries + self.fresh
@@ -180,10 +180,10 @@ class _RankExamples:
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws K distinct positions for a run's canaries among all `total` scored examples.
 
-    An example's position in a block may affect how a compiled program rounds its score. With random
-    positions, canaries and fresh examples are still exchangeable.
+    An example's position in a block may affect how a compiled program rounds its score. Random positions keep
+    canaries and fresh examples exchangeable.
     """
-    # Blocks fold their first position into the same key. These positions are below `total`.
+    # `score_block` folds positions into the same key, all of them below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -191,12 +191,12 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    All counts are NaN if any score is not finite, because the model then diverged.
+    If any score is not finite, the model diverged, and all counts are NaN.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
-      places: (K,) the indices of the canaries. All other scores belong to fresh draws.
-      tie_key: breaks ties.
+      places: (K,) the indices of the canaries' scores. All other scores belong to fresh draws.
+      tie_key: the key for random tie-breaking.
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
@@ -216,7 +216,7 @@ class LossDrops:
     loss: ExampleLoss
 
     def __call__(self, examples: mechanism.Examples, final: Array, reference: Array) -> Array:
-        """Returns how much training lowered the loss on each of n examples, of shape (n,)."""
+        """Returns how much training lowered the loss on each of n examples, (n,)."""
         return examples.losses(self.loss, reference) - examples.losses(self.loss, final)
 
 

@@ -1,8 +1,8 @@
-"""Gradients of norm C along uniformly random directions that every run draws for itself.
+"""Gradients of norm C along uniformly random directions that every run draws anew.
 
 A score is the cosine between a canary's direction and u = expected - final. `final` is the final model, and
-`expected` is a model trained without noise and canaries, or theta_0 if the noise is much larger than all
-other movement. If a canary is out, its score has an exactly known distribution (`audit.methods.exact_null`).
+`expected` is a model trained without noise or canaries, or theta_0 if noise far outweighs all other movement.
+If a canary is out, its score has an exactly known distribution (`audit.methods.exact_null`).
 
 Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the other canaries'
 directions.
@@ -44,7 +44,7 @@ _MAX_INTERFERENCE = 0.01
 
 @dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """Fresh directions: gradients of norm C along random directions that every run draws for itself."""
+    """Fresh directions: gradients of norm C along random directions that every run draws anew."""
 
     name = "sphere"
     canary = "directions that every run draws anew"
@@ -78,8 +78,8 @@ class SphereFields(AdversaryFields):
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
-        # units of learning rate * C / batch size, these have variances of noise_steps * sigma^2 and
-        # canaries * insertions^2 / parameters. We compare both times `parameters`.
+        # units of learning rate * C / batch size, their variances are noise_steps * sigma^2 and
+        # canaries * insertions^2 / parameters. We multiply both by `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
@@ -100,7 +100,7 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) in theta of the parameters that directions use; None for all of theta.
 
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
-    name, or if there are more canaries than half the chosen parameters.
+    name, or if `canaries` exceeds half the number of chosen parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names
@@ -138,8 +138,7 @@ class Sphere(NamedTuple):
         """Returns the cosines (K,) between the canaries' directions and u = expected - final; 0 if u is 0.
 
         If a canary is out, u does not depend on its direction. Its score then is distributed as the cosine
-        between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`). `seen` and
-        `theta_0` are unused.
+        between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.expected - self.directions.select(final)
         keys = self.directions.keys
@@ -193,8 +192,8 @@ def fresh_directions(
       rehearse: theta_0 (p,) -> the expected model (p,).
       leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
         be at most half the number of parameters, to keep the Gram matrix well conditioned in float32.
-      null: whether all canaries are inserted, and the number m of the directions' coordinates.
-      within: the m indices of these coordinates; None for all.
+      null: whether all canaries are inserted, and m, the number of coordinates that directions use.
+      within: (m,) the indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
@@ -218,8 +217,8 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
-    The vectors are standard normal, of shape (m,). To save memory, we draw one block of B coordinates of all
-    vectors at a time. The last block has zeros beyond m.
+    The vectors (m,) are standard normal. To save memory, we draw a block of B coordinates of all vectors at a
+    time. The last block is zero beyond coordinate m.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
@@ -231,7 +230,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
-    Sums = tuple[Array, Array]
+    Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws a block (K, B) of all vectors, and adds its terms to both sums.
@@ -239,9 +238,10 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
         `block` is (its keys (K,), its part of u (B,), True for coordinates below m (B,)).
         """
         block_keys, u_block, is_inside = block
+        # `draw_block` reads only the length and dtype of u.
         drawn = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
-        products, measured = sums
-        return (products + drawn @ u_block, measured + measure(drawn)), None
+        products, sum_of_measures = sums
+        return (products + drawn @ u_block, sum_of_measures + measure(drawn)), None
 
     zeros = jnp.zeros((len(keys), size))
     zero_sums = (zeros[:, 0], measure(zeros))
@@ -254,7 +254,7 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
     It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several devices of a
     process call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
-    `high`, the multiple of I with the smallest error is X = 2 / (high + low) I. This first X has the error
+    `high`, we start from the multiple of I with the smallest error, X = 2 / (high + low) I. Its error is
     (high - low) / (high + low).
     """
     low, high = _eigenvalue_limits(len(gram), parameters)

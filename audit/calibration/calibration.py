@@ -26,7 +26,7 @@ class KnownMechanism(NamedTuple):
       mu: The mechanism's mu, or another parameter of its law, such as epsilon.
       runs: The number of runs in an audit: per world if each world has its own runs, otherwise in total.
       audits: The number of audits.
-      delta, confidence: The delta and the confidence of the bounds.
+      delta, confidence: The bounds' delta and confidence.
       seed: The seed of the evidence.
       canaries: K, the number of canaries per run.
       dimension: d, the dimension of canaries that are directions.
@@ -74,7 +74,7 @@ class Value(NamedTuple):
       epsilon: The epsilon at the setting's delta.
       mu: Mu; None if the method gives epsilon directly.
       seconds: The processor time in seconds; 0 if not measured.
-      refusal: Why the method gave no value, which counts as epsilon = 0; empty if it gave one.
+      refusal: Why the method gave no value, which counts as epsilon = 0; "" if it gave one.
     """
 
     method: str
@@ -85,14 +85,13 @@ class Value(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A law that draws evidence, with its true privacy parameter.
+    """A distribution of evidence, with its true privacy parameter.
 
     Attributes:
-      name: The law's name.
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the truth.
       audit: Maps (evidence, setting) to the values of all methods for such evidence; by default, to [].
-      breaks: The assumptions of methods that the law breaks.
+      breaks: Those assumptions of methods that the law breaks.
     """
 
     name: str
@@ -108,12 +107,12 @@ class Calibration(NamedTuple):
     Attributes:
       method: The method's name.
       setting: The mechanism and its audits.
-      exceeding: The fraction of audits above the truth, in mu if both the truth and the method have a mu,
-        otherwise in epsilon.
+      exceeding: The fraction of audits with a value above the truth, in mu if both the truth and the method
+        have a mu, otherwise in epsilon.
       mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
       true_epsilon: The true epsilon; if mu is compared, the epsilon of the true mu.
-      beyond: The mean excess of epsilon over audits above the truth; 0 without such audits.
+      beyond: The mean excess of epsilon in audits above the truth; 0 if there are none.
       seconds: The median audit's processor time in seconds; 0 if not measured.
       refusals: The refusals of all audits without a value.
     """
@@ -135,20 +134,17 @@ def calibrate(
     processes: int = 1,
     on_audit_done: Callable[[int], object] = lambda audits: None,
 ) -> list[Calibration]:
-    """Audits a known mechanism many times with every method for its evidence.
+    """Audits a known mechanism many times, and returns the results of each method for its evidence.
 
     An audit depends only on the seed and its index, so the number of processes does not affect the results.
     `on_audit_done` is called with 1 after each audit.
-
-    Returns:
-      The results of each method.
     """
     tasks = [(setting, index) for index in range(setting.audits)]
     values_by_audit = []
     for values_of_audit in in_order(audit_once, tasks, processes):
         values_by_audit.append(values_of_audit)
         on_audit_done(1)
-    values_by_method = zip(*values_by_audit, strict=True)
+    values_by_method = zip(*values_by_audit, strict=True)  # audits have the same order of methods
     return [_summarise(setting, values) for values in values_by_method]
 
 

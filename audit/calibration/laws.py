@@ -64,7 +64,7 @@ def score_truth(family: ScoreFamily, setting: KnownMechanism) -> Truth:
 
 
 def _draw_scores(rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws scores N(mu, 1) for half of the runs, with the canary, and N(0, 1) for the others."""
+    """Draws scores: N(mu, 1) for the half of the runs with the canary, N(0, 1) for the other half."""
     runs = setting.runs // 2
     scores_in = setting.mu + rng.standard_normal(runs)
     return make_sets(scores_in, rng.standard_normal(runs))
@@ -89,7 +89,7 @@ def toss(rng: Generator, setting: KnownMechanism) -> Bits:
 
 
 def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
-    """Draws independent scores, of shape (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
+    """Draws independent scores (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
     If `can_fail`, each run fails with probability 1/2 and does not insert the canaries that its coins chose.
     """
@@ -105,7 +105,7 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns the values of all methods for fresh directions, except a bound on mu if the law has no mu."""
+    """Returns the values of all methods for fresh directions, excluding bounds on mu if the law has no mu."""
     bounds = []
     for method in exact_null.METHODS.values():
         if setting.law.truth is gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
@@ -119,7 +119,7 @@ def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
 
 
 def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:
-    """Draws leave-one-out cosines (R, K) between directions and the release of a Gaussian mechanism of mu.
+    """Draws leave-one-out cosines (R, K) between directions and the release of a mu-GDP Gaussian mechanism.
 
     Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length has the law
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
@@ -143,7 +143,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    # The probability that a left-out canary has a larger value. We return the cosine with this probability.
+    # The probability that a left-out canary has a larger value. We return the cosine with this tail
+    # probability; the law of cosines is symmetric around 0.
     tail = scipy.stats.laplace.sf(along)
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
@@ -153,7 +154,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 
     P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, with a(t) = P_out(cosine > t).
     """
-    uniform = rng.random((setting.runs, setting.canaries))
+    uniform = rng.random((setting.runs, setting.canaries))  # P_in(cosine > t) at the cosine t
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
@@ -163,7 +164,7 @@ def draw_equal(
 ) -> Fresh:
     """Draws cosines (R, K) by `draw`, and replaces all of a run's cosines with its first.
 
-    This calibrates bounds with completely dependent canaries.
+    A run's canaries are then completely dependent.
     """
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))

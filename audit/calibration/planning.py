@@ -66,7 +66,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To limit the time, all audits with the same number of runs share about this number of simulated runs.
+    # To limit the time, all audits of the same size share about this many runs. We simulate max_audits / 5 to
+    # max_audits audits.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -84,9 +85,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
     """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
-    Args:
-      target: The tightness to reach.
-      compute_tightness: Maps a number of runs to the tightness, which increases with it.
+    `compute_tightness` maps a number of runs to the tightness, which increases with it.
 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
@@ -106,7 +105,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim of more noise than the training has.
+    """How soon audits refute a claim that overstates the noise.
 
     Attributes:
       median: The number of training runs after which half of the audits refute the claim; None above 1,000.

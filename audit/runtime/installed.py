@@ -1,4 +1,4 @@
-"""Checks that the training libraries are installed, which pip installs only with the extra `train`."""
+"""Checks that the training libraries are installed; pip installs them only with the extra `train`."""
 
 import importlib.util
 import shlex

@@ -67,7 +67,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         raise InputError(f"{problem}: {reason}; unset it, or set it to cpu") from None
 
 
-# (the number of runs trained since the last call, which may be a fraction)
+# (the number of runs trained since the last call, possibly a fraction)
 Progress = Callable[[float], object]
 
 
@@ -80,9 +80,9 @@ def bar(
     """Shows a progress bar on stderr, and yields a function that advances it by a number of runs.
 
     Args:
-      count: the number of runs to train. If it is 0, the bar is not shown.
+      count: the number of runs to train; 0 hides the bar.
       describe: () -> the text before the bar. It is "compiling" until the yielded function is first called.
-      unit: the plural noun for the items that the bar counts.
+      unit: a plural noun for the counted items.
     """
     from tqdm import tqdm
 

@@ -60,15 +60,16 @@ def as_completed(
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yields a pool of processes, and ends them after the block; raises InputError if a process died.
 
-    If the block raises an exception, such as on Ctrl-C, the processes are killed. Otherwise they finish.
+    If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
     pool = ProcessPoolExecutor(processes, _SPAWN, initializer=_attach_to_parent)
     try:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        fix = "free memory, or use fewer processes"
-        raise InputError(f"a process of the pool died: {fix}") from None
+        raise InputError(
+            "a process of the pool died: free memory, or use fewer processes"
+        ) from None
     finally:
         running = pool._processes or {}  # None after a shutdown
         for process in list(running.values()):

@@ -136,8 +136,8 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. Without noise on the updates,
-    # the round is not private, so the count has no noise either.
+    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. If updates have no noise, the round is
+    # not private, so the count has no noise either.
     on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=0.2)

@@ -23,7 +23,7 @@ class FieldLimits(NamedTuple):
       above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True to also allow 0, outside the bounds.
-      numbers_too: True to also allow positive whole numbers as text, in addition to `choices`.
+      numbers_too: True to allow positive whole numbers as text, in addition to `choices`.
     """
 
     least: float = -math.inf
@@ -116,7 +116,7 @@ def described(
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
-        name="",  # `declared` fills in the name and the type
+        name="",  # `declared` fills in the name, type and final default
         flag=flag,
         kind=object,
         default=usual,
@@ -151,7 +151,7 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting or one of its parts (dataclasses), keyed by field name.
+    """Returns the values that identify a setting or one of its parts (a dataclass), keyed by field name.
 
     Fields at their defaults are omitted unless declared with `always`.
     """
@@ -167,7 +167,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first wrong type or value among the fields of a setting or its parts."""
+    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):

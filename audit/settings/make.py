@@ -103,9 +103,9 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
       given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, the
-        number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
-        other adversaries are validated but ignored.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
+        given, the number of steps is the default of `insertions`, in whole epochs if the sampler has epochs.
+        Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not give it.
 
@@ -131,7 +131,7 @@ def make_setting(
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
-        values["noise"] = pin_file(values["noise"])
+        values["noise"] = pin_file(values["noise"])  # adds the file's checksum
     periodicity = values["periodicity"]
     values["insert"] = _name_step(values["insert"], periodicity)
     if insertions is not None:
@@ -166,8 +166,7 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def _name_step(insert: str, periodicity: int) -> str:
     """Returns the name of step `insert` of a period: "last" for step k, "first" for step 1, or its number.
 
-    With this name, equivalent settings have the same identity. k is `periodicity`. If it is 1, the name is
-    "last".
+    k is `periodicity`; if it is 1, the name is "last". Equivalent settings thus have the same identity.
     """
     number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
     if number == str(periodicity):
@@ -205,7 +204,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting of an identity from `setting.identity`; missing fields get their defaults.
+    """Returns the setting with an identity from `setting.identity`; missing fields get their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
@@ -218,7 +217,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Identities store these samplers as numbers; !r writes all digits.
+    # In identities, these samplers are numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -279,7 +278,7 @@ def audits(root: Path) -> list[Path]:
 
 
 def _has_other_results(folder: Path) -> bool:
-    """Returns True if a folder contains a readable config that does not describe an audit."""
+    """Returns True if a folder's config is readable and does not describe an audit."""
     with contextlib.suppress(InputError):
         return parse_config(Store.at(folder).config()) is None
     return False

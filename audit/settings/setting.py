@@ -92,8 +92,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Args:
       text: a name, optionally followed by a colon and a number: a rate, a number of steps, or the number of
         batches per epoch.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number
-        (the rate is then 1 / batches), except for `known`.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. Except for `known`, it replaces
+        a missing number (a missing rate becomes 1 / batches).
 
     Raises:
       InputError: the text is not a sampler.
@@ -120,7 +120,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         raise wrong
     count = int(number)
     if name == KNOWN:
-        return Sampling(KNOWN, times=count) if count else Sampling()
+        return Sampling(KNOWN, times=count) if count else Sampling()  # "known:0" means `every`
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 
@@ -256,10 +256,10 @@ class Setting:
     def is_rehearsed(self, parameters: int) -> bool:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
-        A rehearsal is a training run without noise and canaries. It predicts how far the training examples
-        move the model. This is only worth the time if they move it far compared with the noise. We never
-        rehearse adaptive optimizers, because their steps are much longer without noise, which introduces
-        error. The null distribution of the scores does not depend on this choice.
+        A rehearsal is a training run without noise or canaries. It predicts how far the training examples
+        move the model. This is worth the time only if they move it far compared with the noise. We never
+        rehearse adaptive optimizers: without noise, their steps are much longer, which introduces error. The
+        null distribution of the scores does not depend on this choice.
         """
         mechanism = self.mechanism
         # In units of learning rate * C / batch size: the largest distance by which clipped gradients can move
@@ -279,8 +279,8 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are omitted. The samplers `poisson` and `known` appear as the number
-    `sampling_rate` or `repetitions`.
+    Fields at their defaults are omitted. The samplers `poisson` and `known` are stored as the
+    numbers `sampling_rate` and `repetitions`.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
@@ -318,8 +318,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    `delta` matters only for Poisson sampling, which has no upper bound on epsilon if it is very small. Limits
-    that depend on the data are checked later.
+    `delta` matters only for Poisson sampling, which has no upper bound on epsilon at a very small delta.
+    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -396,7 +396,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         f"{given}: `periodicity` and `insert` also choose steps: drop them",
     )
     if sampling.name == KNOWN:
-        # A single canary would be inserted at evenly spaced steps, which `periodicity` already offers.
+        # A single canary would be inserted at evenly spaced steps, which `periodicity` already provides.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 

@@ -57,7 +57,7 @@ def flat_model(
     criterion: Callable[[Array, Array], Array],
     inputs: Callable[[Array], Array] = identity,
 ) -> Model:
-    """Returns a Flax module as a Model with a flat parameter vector theta of shape (p,).
+    """Returns a Flax module as a Model with a flat parameter vector theta (p,).
 
     Args:
       module: maps the features of a single example, without a batch axis, to logits.
@@ -68,7 +68,7 @@ def flat_model(
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # JAX caches compiled functions on disk. Otherwise, the ConvNet's 78 operations take 2 s per process.
+    # JAX caches compiled functions on disk; uncompiled, the ConvNet's 78 operations take 2 s per process.
     @jax.jit
     def init(key: Array) -> Array:
         """Draws flat initial parameters (p,)."""
@@ -96,7 +96,7 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """Returns a function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of each example in a batch, of shape (B,)."""
+        """Returns the loss of each example in a batch, (B,)."""
         features, labels = batch
         variables = {"params": parameters}
         logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)

@@ -40,7 +40,7 @@ class Clients(NamedTuple):
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32. A text has a label for each position, which is 0 at padding.
+      labels: (N, ...), int32. Text has a label at each position, 0 for padding.
       starts: (M,) int32, the first row of each client. Clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source, checksum: as in a Dataset.
@@ -156,15 +156,14 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds of one model's step on two cores of a Xeon, for forecasts: (a fixed part, a
-        part per example).
+      step_seconds: the seconds that one model's step takes on two cores of a Xeon, for forecasts: (a fixed
+        part, a part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
         crafted gradient. The adversary's score then has a known distribution (Errata H16).
-      canaries: the number of canaries per run for `canaries=auto`, small enough that they hardly disturb each
-        other.
+      canaries: the number of canaries per run for `canaries=auto`, few enough that they hardly interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
-      convex: the bounds that make its steps Lipschitz, if its loss is convex in a scalar.
+      convex: if its loss is convex in a scalar, the bounds that make its steps Lipschitz.
       not_convex: if `convex` is None, the reason why its steps have no known Lipschitz constant.
       curved: if `convex` is None, the bounds on its curvature, if known.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
@@ -215,7 +214,7 @@ class Federation(NamedTuple):
 
 
 class Dealing(Protocol):
-    """A setting's fields that determine how examples are dealt to clients.
+    """The fields of a setting that determine how examples are dealt to clients.
 
     The smaller `alpha` is, the fewer clients get most of a class's examples.
     """

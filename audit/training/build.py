@@ -45,7 +45,6 @@ class Trainee(NamedTuple):
     """A model to train.
 
     Attributes:
-      model: the model.
       classes: the number of classes; 0 if labels are not classes.
       clipping: the name of its clipping strategy (`make_clipped_sum`).
     """
@@ -60,7 +59,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" for narrow dense networks, "unfolded" for more kinds of
-    layers, or "per_example", the slowest, for all models.
+    layers, or "per_example", which is the slowest and works for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -70,7 +69,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 
 @lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns the function with its matrix products in `precision`: "float32", or on a GPU "tf32"."""
+    """Returns the function with matrix products in `precision`: "float32" or, on a GPU, "tf32"."""
     if precision == "tf32":
         backend = jax.default_backend()
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
@@ -80,7 +79,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns the repository's model with this name, made for examples of the shape in a data set."""
+    """Returns the repository's model with this name, made for the shape of a data set's examples."""
     row = task(model)
     return Trainee(row.make(dataset.features.shape[1:]), row.classes, row.clipping)
 
@@ -100,7 +99,7 @@ def build(
       own: a custom adversary; None for the setting's adversary.
 
     Raises:
-      InputError: the setting, the data, the model and the adversary do not fit together.
+      InputError: the setting, data, model and adversary do not fit together.
     """
     fields = setting.mechanism
     examples = len(dataset.labels)
@@ -126,9 +125,9 @@ def build(
     sampler = setting.sampling
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run from theta_0 (p,) without canaries; `key` draws its noise."""
-        traced = jax.tree.map(jnp.float32, hyper)
-        return _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
+        """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
+        arrays = jax.tree.map(jnp.float32, hyper)  # Python floats would be weakly typed
+        return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training from theta_0 without noise.
@@ -136,9 +135,9 @@ def build(
         A canary's weight is 1/2, for its coin, times the probability that a step uses an inserted canary.
         """
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
-        presence = jnp.full(setting.canaries, 0.5 * probability)
-        traced = jax.tree.map(jnp.float32, hyper)
-        return _rehearse(mechanism, craft, traced, state, theta_0, data, schedule, presence)
+        weights = jnp.full(setting.canaries, 0.5 * probability)
+        arrays = jax.tree.map(jnp.float32, hyper)
+        return _rehearse(mechanism, craft, arrays, state, theta_0, data, schedule, weights)
 
     adversary = own
     if adversary is None:
@@ -161,14 +160,14 @@ def build(
         f"{adversary.canaries}: pass Knowledge.canaries on to Adversary, or drop `canaries`",
     )
 
-    # Without `join`, an inserted canary joins every step of the schedule's mask.
+    # Without `join`, an inserted canary joins every step that the schedule's mask allows.
     join: base.Join | None = None
     if sampler.name == POISSON:
         join = joining.draw_by_coins
     elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
-    # Canaries that are gradients of examples must have the training's precision.
+    # Canaries may be gradients, which must have the precision of training.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -187,8 +186,8 @@ def build(
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
     """Returns the mini-batches (T, B) of the T steps, and the mask of steps that insert canaries.
 
-    `examples` is the number of training examples. The mask is (T,), or (T, K) with the sampler `known`, where
-    each of K canaries has its own steps. All runs share the batches and the mask.
+    `examples` is the number of training examples. The mask is (T,), or (T, K) for the sampler `known`, which
+    gives each of K canaries its own steps. All runs share the batches and the mask.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -197,7 +196,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # A large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
+    # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, repetitions)
     return Schedule(batches, jnp.asarray(drawn))
@@ -240,18 +239,18 @@ def _rehearse(
     theta_0: Array,
     data: base.Data,
     schedule: Schedule,
-    presence: Array,
+    weights: Array,
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `state` is the adversary's state, and `presence` (K,) contains the weights of its canaries.
+    `state` is the adversary's state, and `weights` (K,) scale its canaries.
     """
-    canaries = base.Canaries(partial(craft, state), presence)
+    canaries = base.Canaries(partial(craft, state), weights)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the source of the data, this process's library versions and device, and the time, by name."""
+    """Returns the data's source, this process's library versions and device, and the time, by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -1,4 +1,4 @@
-"""Builds the game of a federated setting on its clients."""
+"""Builds a federated setting's game from its clients."""
 
 import hashlib
 import math
@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 if the canary, if inserted, takes part in the round; else 0.
+      canaries: (T, K) 1 for rounds in which the canary, if inserted, takes part; else 0.
       mean: the expected number of participants in a round: clients and inserted canaries.
-      most: the largest number of any client's rounds.
+      most: the most rounds in which any client takes part.
     """
 
     clients: NDArray[np.int32]
@@ -67,7 +67,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=members,
         canaries=mask,
-        # A coin inserts half of the canaries.
+        # On average, coin flips insert half of the canaries.
         mean=setting.cohort + 0.5 * float(mask.sum() / setting.rounds),
         most=int(np.bincount(members.ravel()).max()),
     )
@@ -89,22 +89,23 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         ),
     )
     model = federated_task(setting.model).make()
-    chosen = _choose_for_devices(setting, model, clients)
+    choices = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
     # All clients in a block take as many steps as its largest client, so we sort clients by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) of training from theta_0 without noise and canaries."""
-        on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
+        """Returns the final model (p,) of training from theta_0 without noise or canaries."""
+        # Only a `Placement` can spread clients over devices.
+        on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # The schedule's mask is (T, K), which does not fit K = 0 canaries.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
 
     return Game(
-        mechanism=fedavg.mechanism(chosen),
+        mechanism=fedavg.mechanism(choices),
         adversary=_make_adversary(setting, model.n_parameters, rehearse),
         init=model.init,
         data=data,
@@ -122,9 +123,9 @@ def _make_adversary(
     """Returns the one-shot adversary for the setting's field `observe`.
 
     "all" uses cosines with the model's move in each round, and "means" with the noisy mean of the round's
-    updates. The other values use only the final model. With "fresh", every run draws its own directions, as
-    bounds over several runs require: only then are the cosines of left-out canaries independent between runs.
-    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise and canaries.
+    updates. The other values use only the final model. With "fresh", every run draws its own directions. This
+    makes left-out canaries' cosines independent between runs, as bounds from several runs require.
+    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     observe = setting.observe
     if observe == "all":
@@ -158,18 +159,19 @@ def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Client
     A device trains a block of clients at once. On an accelerator, the block is the largest that fits into
     memory; on a CPU, it has the default size of `FedAvg`.
     """
-    chosen = choose(setting, model, int(clients.counts.max()))
-    chosen = chosen._replace(
+    choices = choose(setting, model, int(clients.counts.max()))
+    choices = choices._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
         spreads=True,  # devices share the clients of a round
     )
     devices = local_hardware()
     if devices.is_cpu:
-        return chosen
+        return choices
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    memory = fedavg.client_memory(chosen, theta, tuple(map(jax.typeof, clients.arrays)))
-    block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
-    return chosen._replace(block=block)
+    bytes_per_client = fedavg.client_memory(choices, theta, tuple(map(jax.typeof, clients.arrays)))
+    one_device = devices._replace(number=1)
+    block = ensemble.chunk_size(setting.cohort, bytes_per_client, one_device)
+    return choices._replace(block=block)
 
 
 def accuracy(
@@ -177,9 +179,9 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, it uses only
-    every n-th test example, which gives at most 10,000 examples and 100,000 labels. Without test data, it
-    uses the clients' data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
+    every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the
+    clients' data.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -192,7 +194,7 @@ def accuracy(
     @jax.jit
     @partial(jax.vmap, in_axes=(0, None, None))  # over models
     def measure(theta: Array, features: Array, labels: Array) -> Array:
-        """Returns the accuracy of a single model of shape (p,)."""
+        """Returns the accuracy of a single model (p,)."""
         compute_logits = partial(model.module.apply, {"params": model.unravel(theta)})
         predicted = jax.lax.map(
             lambda example: jnp.argmax(compute_logits(example), axis=-1),

@@ -33,10 +33,10 @@ Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """Functions that make a game from data. They can be sent to other processes.
+    """Functions that make a game from data, and can be sent to other processes.
 
     Attributes:
-      key: a text that is the same for equal games on equal data.
+      key: a string that is the same for equal games on equal data.
       make: (data) -> the game; raises InputError if the data do not fit.
       about: (data) -> the versions and devices of the calling process, by name.
     """
@@ -50,7 +50,7 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains those of a store's first `runs` runs that are missing, and returns the scores of all.
+        """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
 
         A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
         of runs trained since the last call.
@@ -176,14 +176,13 @@ def audit(
     """Trains the runs that are not in the store, and concludes from all runs.
 
     Args:
-      request: the request.
       out: the folder of all stores.
       engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
         `trainer` maps (recipe, data) to a `Trainer`. By default, this process trains.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
-      InputError: the setting, the data and the store do not fit together, or a run diverged.
+      InputError: the setting, data and store do not fit together, or a run diverged.
     """
     setting = request.setting
     dataset = request.dataset
@@ -281,8 +280,8 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns the scores of only the first runs that suffice.
-    These do not depend on the stage size.
+    With a rule `until`, it trains in stages, and returns only the scores of the first runs that suffice. How
+    many suffice does not depend on the stage size.
     """
     most = request.runs
     stage = most

@@ -30,7 +30,7 @@ from jax.stages import Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary, shapes
+from audit.adversaries.base import Adversary, check_shapes
 from audit.errors import InputError, require
 from audit.mechanism import ensemble
 from audit.mechanism.base import (
@@ -61,8 +61,9 @@ class Game(NamedTuple):
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed of all randomness.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes another draw.
-      join: draws which inserted canaries join a step, unknown to the adversary; None if all of them join.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a separate
+        draw.
+      join: draws the inserted canaries that join a step, unknown to the adversary; None if all of them join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
@@ -119,7 +120,7 @@ class Draws(NamedTuple):
     """The random inputs of R runs; inside compiled programs, those of a single run.
 
     Attributes:
-      presence: (R, K) 0 for canaries that are out; for others 1, or the sampling rate of `join`.
+      presence: (R, K) 0 for canaries that are out; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys of the noise.
       own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
@@ -178,7 +179,7 @@ def play(
     chunk: int,
     progress: Progress = lambda runs: None,
 ) -> Iterator[Scores]:
-    """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk.
+    """Trains the runs of all ranges chunk by chunk, and yields each chunk's scores.
 
     `ranges` are ranges of run indices, [start, stop). The other arguments and errors are those of `Player`.
     """
@@ -213,10 +214,9 @@ class Player:
         checkpoints: Checkpoints | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Compiles the programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
+        """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
 
         Args:
-          game: the game to play.
           chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             fraction of their steps in the segment.
@@ -236,10 +236,10 @@ class Player:
         # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # The mesh axis "runs" gives each device the same number of runs. We pad shorter chunks to this width,
-        # to use the same programs.
-        rows = placement.mesh.shape["runs"]
-        self._width = math.ceil(chunk / rows) * rows
+        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, which
+        # lets them use the same programs.
+        parts = placement.mesh.shape["runs"]
+        self._width = math.ceil(chunk / parts) * parts
 
         # Programs do not call `init`, which may hold the data and would keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # Compile before the training time is measured. Only the last segment may have another length.
+        # Compile before the training time is measured. Only the last segment may have a different length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
@@ -266,7 +266,7 @@ class Player:
         progress(0)
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains the runs of all ranges chunk by chunk, and yields the scores of each chunk."""
+        """Trains all ranges chunk by chunk, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
             if self._checkpoints is not None:
@@ -332,7 +332,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) that it assumes, and the real one."""
+    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the real theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -348,9 +348,9 @@ def _check_shapes(
 ) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`.
 
-    `structure` and `types` describe its state. The cache skips checks of games with equal functions.
+    `structure` and `types` describe its state. `lru_cache` skips repeated checks of equal functions.
     """
-    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
+    check_shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.
@@ -437,7 +437,6 @@ def train(
     Only one process at a time may train in a store. If memory runs out, chunks are halved.
 
     Args:
-      game: the game to train.
       store: the store of scores and checkpoints.
       runs: the total number of runs.
       chunk: the number of runs in a chunk; None for `chunk_size`.

@@ -4,7 +4,7 @@ These runs train like the audit's runs, with and without canaries, but with othe
 the largest value over all runs. We measure small models at every step, and large models at some steps. A step
 between two measured steps takes the larger of their values.
 
-To find jumps of the gradient near a model, we also measure secants: how much a step stretches segments of
+To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
 lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
 move in these directions.
 """
@@ -30,11 +30,11 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The default number of measured steps per run is this divided by the number of parameters, within limits.
+# This divided by the number of parameters is the default number of measured steps per run, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-# Models count as equal if their distance is at most this fraction of the largest distance at any step.
+# Models count as equal if their distance is at most this fraction of their largest distance at any step.
 _MIN_FRACTION = 0.01
 _LARGE = 10_000  # with more parameters, measuring a step takes seconds
 
@@ -113,6 +113,11 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     steps_with_lines = _choose_steps_with_lines(distances, effort)
+    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. The first index is
+    # even, because odd-numbered runs insert a single canary.
+    first = MAX_RUNS + MAX_RUNS % 2
+    indices_of_runs = np.arange(first, first + runs)
+    own_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # by measured step
     secants: list[Stretch] = []
     # By run, the direction (p,) that its last measured step stretched most.
@@ -121,8 +126,7 @@ def rehearse(
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
 
-        `inserted` (R, p) is a canary's contribution to each run's step, which serves as a direction for
-        secants.
+        `inserted` (R, p) is a canary's contribution to each run's step. Secants also follow this direction.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
@@ -160,15 +164,10 @@ def rehearse(
             inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
-    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. The first index is
-    # even, because odd-numbered runs insert a single canary.
-    first = MAX_RUNS + MAX_RUNS % 2
-    indices_of_runs = np.arange(first, first + runs)
-    own_keys = game.run_keys("own", indices_of_runs)
     thetas = games.initial_models(game, indices_of_runs)
     # A canary inserted at the first step affects only later steps.
     measure(0, thetas, jnp.zeros_like(thetas))
-    # A segment ends before each measured step.
+    # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
@@ -216,8 +215,8 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    If the models do not differ before a step, it is their largest distance at any step, because short secants
-    would show only rounding errors. `distances` (T,) are as in `rehearse`.
+    If they are equal before a step, it is their largest distance at any step, because short secants would
+    show only rounding errors. `distances` (T,) are as in `rehearse`.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -225,7 +224,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns (T,), True for steps at which the models differ by over _MIN_FRACTION of the maximum."""
+    """Returns (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum."""
     return distances > _MIN_FRACTION * distances.max()
 
 

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from audit.adversaries import biased, directions
-from audit.adversaries.base import Adversary, AdversaryFields, Observer, shapes
+from audit.adversaries.base import Adversary, AdversaryFields, Observer, check_shapes
 from audit.mechanism import base
 from audit.mechanism.clipping.base import per_example
 from audit.settings import make
@@ -58,7 +58,7 @@ def adversary(played):
 def state(adversary, theta):
     """The adversary's state in a run."""
     common = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
-    shapes(adversary, common, theta.size)
+    check_shapes(adversary, common, theta.size)
     return adversary.draw_for_run(common, jax.random.key(2))
 
 
