@@ -12,6 +12,7 @@ from audit.errors import require
 from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.claimed_curve import (
+    MIN_FIRST,
     THRESHOLDS,
     Exceedances,
     draw_fractions,
@@ -137,7 +138,12 @@ def runs_until_refuted(
     needed = []
     for _ in range(40):
         fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
-        test = examine_claim(Exceedances(fractions, log_rates, in_order=True), power, confidence)
+        counted = Exceedances(fractions, log_rates, in_order=True)
+        if canaries >= MIN_FIRST:
+            first_scores = rng.normal(mu / noise, 1.0, canaries)
+            log_p_values = np.sort(special.log_ndtr(-first_scores))
+            counted = counted._replace(first_log_p_values=log_p_values)
+        test = examine_claim(counted, power, confidence)
         needed.append(test.runs if test.refuted else math.inf)
     # "higher" selects an element of `needed` instead of interpolating, which could give NaN for infinity.
     median, most = np.quantile(needed, [0.5, 0.9], method="higher")
