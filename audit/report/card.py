@@ -102,7 +102,7 @@ def read_card(path: Path) -> StoredCard:
         return StoredCard(card, claim, level, int(card["evidence"]["runs"]))
     except (ValueError, LookupError, TypeError, RecursionError, OSError):
         raise InputError(
-            f"`card={path}` is not an audit card: name a file of `write_card`"
+            f"`card={path}` is not an audit card: give a file written by `write_card`"
         ) from None
 
 
@@ -145,7 +145,7 @@ def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields about the claim: the variant of DP, its parameters, and the class and arguments.
 
-    Without a claim, the class is None.
+    The class is None if the claim is None.
     """
     claim = conclusion.claim
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE

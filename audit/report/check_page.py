@@ -34,8 +34,8 @@ class _Figure(NamedTuple):
 _FIGURES = {
     "sensitivity": _Figure(
         key="movements",
-        caption="How far an example moves the step, added or replacing a row, in units of eta C / B; at most "
-        "1 is allowed.",
+        caption="How far adding an example, or replacing a row with it, moves the step, in units of "
+        "eta C / B; at most 1 is allowed.",
         unit="eta C / B",
         limit=1.02,  # 2% for rounding
     ),

@@ -18,9 +18,9 @@ from audit.written import Level, finite, show_level
 def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
-    `differs` maps flags to the values that differ from the defaults. `time` is when the newest scores were
-    written, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs` belongs to
-    the last conclusion. Fields from a missing conclusion are None.
+    `setting` is the hash in the folder's name. `differs` maps flags to the values that differ from the
+    defaults. `time` is when the newest scores were written, in seconds since 1970. The number `audited_runs`,
+    the level and both bounds are the last conclusion's, or None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -87,7 +87,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     rows = []
     for record in records:
         row = {
-            "setting": record["setting"][:8],
+            "setting": record["setting"][:8],  # enough to find the folder
             "model": record["model"],
             "adversary": record["adversary"],
             "runs": str(record["runs"]),
@@ -97,6 +97,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
             "differs": _show_differences(record["differs"]),
         }
         rows.append(row)
+    # The rule is as wide as a terminal, since rows may be much longer.
     return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 
 

@@ -231,7 +231,7 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns how many steps insert canaries, and which steps: "50, every 5 steps"."""
+    """Returns how many steps insert canaries, and which: "50, every 5 steps"."""
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
@@ -251,7 +251,7 @@ def _describe_insertions(setting: Setting) -> str:
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
     """Returns sentences about the threat model by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance that the last audit stored. For a custom adversary, it describes the view.
+    `notes` is the provenance that the last audit stored. It describes a custom adversary's view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
