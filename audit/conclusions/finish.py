@@ -199,7 +199,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     - There are 5 or more rows, and in every row the two scores differ by the same constant: both runs of
     each row shared a seed.
     """
-    if isinstance(evidence, Fresh | OneRun):
+    if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
 

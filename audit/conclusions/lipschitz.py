@@ -202,8 +202,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    The bound requires noise, and k = 1, because any step may insert the canary. The Lipschitz constants are
-    a number or (T,).
+    The bound requires noise, and k = 1, because any step may insert the canary. `constants` is a number or
+    (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -222,7 +222,7 @@ def _find_shifts(setting: Setting) -> Array:
     schedule = setting.schedule
     place = schedule.place  # which step of a period inserts the canary
     period = schedule.periodicity
-    if setting.sampling.batches:  # the number of steps in an epoch
+    if setting.sampling.batches:  # the number of steps in an epoch, which inserts once
         period = setting.sampling.batches
         place = period
     shifts = np.zeros(schedule.steps)
@@ -236,7 +236,7 @@ def _mix_orders(
 ) -> samplers.MixtureBound:
     """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds.
 
-    `constants` has the Lipschitz constant of each step. Up to 1000 orders are enumerated, not simulated.
+    `constants` are for each step. If there are more than 1000 orders, we simulate some.
     """
     batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches

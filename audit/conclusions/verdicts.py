@@ -37,7 +37,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion that has all other fields.
 
     We compare the upper bounds to two lower bounds. `free` is the largest that is valid for any trade-off
-    curve. `largest` is the largest of all, which may assume a Gaussian curve unless the scores refute it.
+    curve. `largest` may also assume a Gaussian curve, unless the scores refute it.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)

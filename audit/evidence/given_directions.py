@@ -179,7 +179,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
     """
     cosines = design.cosines
     presence = _find_inserted(design)
-    if cosines.shape[1] == 1:  # transpose, to subtract one mean from all runs
+    if cosines.shape[1] == 1:  # transpose, to have a single mean
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)

@@ -266,7 +266,7 @@ def draw_trade_off(
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
     The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. The claimed curve is drawn if a user stated (epsilon, delta).
+    known. The claimed curve is for claims of (epsilon, delta).
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.

@@ -20,7 +20,7 @@ class _Figure(NamedTuple):
     Attributes:
       key: The key of the drawn values in the report's "figures".
       caption: The caption.
-      unit: The label of the axis.
+      unit: The axis label.
       limit: The largest value in correct training.
     """
 

@@ -47,7 +47,7 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
         mean = float(np.mean(epsilons))
         if isinstance(first, Bound):
             shown_mean = at_least(mean)
-            floor = "one bound per run"
+            floor = "one bound per run"  # bounds have no floor
         else:
             shown_mean = f"{mean:.3f}"
             floor = show_floor(first.noise_floor)

@@ -62,7 +62,7 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
         clip_on=False,
         label=f"proven {label}".strip(),
     )
-    upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
-    upper = upper.groupby(rows["x"], sort=False).max()
+    tightest = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
+    upper = tightest.groupby(rows["x"], sort=False).max()
     if upper.notna().any():
         axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())

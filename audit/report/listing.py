@@ -55,6 +55,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
             given["adversary"] = adversary
         # Some defaults depend on the model and the adversary.
         defaults |= flat(setting_of(setting.model, **given))
+    # `make_command` always states the model and the adversary, and `steps` has no default.
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
     insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
@@ -97,7 +98,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
             "differs": _show_differences(record["differs"]),
         }
         rows.append(row)
-    # The rule is as wide as a terminal, since rows may be much longer.
+    # Rows may be much longer than the 80 columns of a terminal.
     return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 
 
