@@ -39,7 +39,7 @@ from audit.written import USUAL_LEVEL, Level
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the conclusion from evidence, using all methods for its kind.
+    """Returns the conclusion from evidence, using all methods for this kind.
 
     If some rows look like pasted copies, we also count each repeated row once, and keep only what both
     conclusions prove.

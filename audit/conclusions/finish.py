@@ -72,7 +72,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
+    """Returns the smaller of each method's bounds: from all rows, or from counting each repeated row once.
 
     Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` does not
     have the method. We drop methods that only `once` has. We also drop the bounds after each run (`path`),

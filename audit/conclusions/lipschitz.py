@@ -236,7 +236,7 @@ def _mix_orders(
 ) -> samplers.MixtureBound:
     """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds.
 
-    `constants` are for each step. If there are more than 1000 orders, we simulate some.
+    `constants` has an entry for each step. If there are more than 1000 orders, we simulate some.
     """
     batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches
@@ -284,7 +284,7 @@ def _find_constant(
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why a setting's hidden-state bound is invalid, whatever the model; empty if it may be valid.
+    """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
     Apart from the canary and noise, a step must depend only on the previous model, and be computed exactly.
     """

@@ -1,4 +1,4 @@
-"""Measures the Lipschitz constants of an audit's steps, for models without proven ones, and stores them."""
+"""Measures and stores Lipschitz constants of an audit's steps, for models with no proven constants."""
 
 import math
 import time
@@ -51,7 +51,7 @@ def measure(
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
-            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # only its shape, for any key
+            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the shape for any key
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
                 effort = effort._replace(runs=runs)

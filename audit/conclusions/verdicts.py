@@ -107,7 +107,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
-    """Returns the verdict if no guarantee is violated: the training leaks, or no leakage is proven.
+    """Returns the verdict if no guarantee is violated: a leak, or no proven leakage.
 
     `free` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
@@ -136,7 +136,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
-    """Returns "these runs prove", with the noun `scores` for several runs, or "this run proves"."""
+    """Returns "this run proves", or for several runs "these runs prove" with the noun `scores`."""
     if conclusion.is_one_run:
         return "this run proves"
     return f"these {scores} prove"
@@ -209,7 +209,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence about the Gaussian-curve test, with a leading space; or else ""."""
+    """Returns a sentence about the Gaussian-curve test, with a leading space, or ""."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.scores_may_depend:
@@ -305,7 +305,7 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # So few runs cannot prove more than the upper bound. Fewer insertions would lower an accountant's bound,
+    # These runs cannot prove more than the upper bound. Fewer insertions would lower an accountant's bound,
     # but not a stated claim.
     if conclusion.is_claimed:
         return BETTER_SCORES

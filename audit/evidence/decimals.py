@@ -4,7 +4,7 @@ Rounding raises some cosines above a threshold, by up to half a step s of the de
 uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in standard deviations.
 
 - The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
-is at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the fraction.
+is at most 0.4. For n independent cosines, that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T standard deviations grows by a factor of about exp(T x / 2).
 
 MAX_STEP is the largest allowed x. At this x, the fraction of 200 runs with 256 canaries grows by 0.09

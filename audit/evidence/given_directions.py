@@ -140,7 +140,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
-    # Each run's mean takes a degree of freedom, and so does each canary's mean except one.
+    # Each run's mean uses a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.

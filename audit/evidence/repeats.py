@@ -103,7 +103,7 @@ def _look_pasted(counts: Integers) -> bool:
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
-    most = f + slack + 1  # a mean above 0 may give f_k = 0
+    most = f + slack + 1  # f_k may be 0 although its mean is not
     k = np.arange(2, len(f) - 1)
     squares = (k + 1) / k * most[k - 1] * most[k + 1]
     return bool((least[k] > np.sqrt(squares)).any())

@@ -199,7 +199,7 @@ _ESTIMATE_BAR = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the look of a row's bar, by its kind and its assumption."""
+    """Returns the look of the bar for a row's kind and assumption."""
     if not isinstance(row.finding, Bound):
         return _ESTIMATE_BAR
     if not row.finding.holds:
@@ -266,7 +266,7 @@ def draw_trade_off(
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
     The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. The claimed curve is for claims of (epsilon, delta).
+    known. The claimed curve is drawn for claims of (epsilon, delta).
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
@@ -304,7 +304,7 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
-    Both axes reach from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
+    Both axes extend from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
     subtitle shows the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)

@@ -21,7 +21,7 @@ class _Figure(NamedTuple):
       key: The key of the drawn values in the report's "figures".
       caption: The caption.
       unit: The axis label.
-      limit: The largest value in correct training.
+      limit: The largest correct value.
     """
 
     key: str
@@ -41,7 +41,7 @@ _FIGURES = {
     ),
     "noise": _Figure(
         key="noise",
-        caption="The noise's deviation by layer, over the stated one; 1 is right.",
+        caption="The noise's standard deviation in each layer, divided by the stated one; 1 is correct.",
         unit="stated deviations",
         limit=1.1,
     ),
@@ -52,7 +52,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
     `report` is the dict from `CheckReport.to_dict`. In its "figures", "movements" maps example names to how
-    far they move the step, and "noise" maps layer names to the noise's deviation over the stated one.
+    far they move the step, and "noise" maps layer names to the noise's deviation divided by the stated one.
     """
     subject = report["subject"]
     if subject == "step":

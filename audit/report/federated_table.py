@@ -37,10 +37,10 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
-    The mean of bounds is rounded down. The column "floor" shows estimates without a leak in the first run.
+    The mean of bounds is rounded down. The column "floor" shows the first run's estimates without a leak.
     """
     records = []
-    # Each item has one method's bound or estimate in every run.
+    # Each item has one method's bounds or estimates from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]

@@ -71,7 +71,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def make_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line that repeats an audit; empty if a flag is missing for one of its values."""
+    """Returns the command line that repeats an audit; empty if one of its values has no flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):

@@ -80,7 +80,7 @@ _NOT_STORED = "not kept"
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files, with its facts for a report.
+    """Returns an audit of score files, with facts for a report.
 
     `name` is the audit's title, and `command` is the command line that read the files `sources`.
     """
@@ -93,7 +93,7 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of given scores, with its facts for a report and the title `name`."""
+    """Returns an audit of given scores, with facts for a report and the title `name`."""
     # The threat model is unknown, so the report states when the bounds are valid instead.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -140,7 +140,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, concluded again from a setting's stored scores, with its facts for a report.
+    """Returns an audit, concluded again from a setting's stored scores, with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
