@@ -1,7 +1,7 @@
 """Draws conclusions from an audit's scores.
 
-`conclude` takes evidence and a claim about the mechanism. `conclude_setting` takes stored scores and their
-setting, which determines the claim and whether we expect a Gaussian trade-off curve.
+`conclude` takes evidence and a claim about the mechanism. `conclude_setting` derives both from stored scores
+and their setting.
 """
 
 import math
@@ -39,7 +39,7 @@ from audit.written import USUAL_LEVEL, Level
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the conclusion from evidence, using all methods for its kind.
+    """Returns the conclusion from evidence, using all methods for this kind.
 
     If some rows look like pasted copies, we also count each repeated row once, and keep only what both
     conclusions prove.
@@ -73,7 +73,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
     """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
-    They are None for a single run, because its verdict uses all bounds.
+    A single run has None instead of the names, because its verdict uses all bounds.
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -116,7 +116,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         composition=composition,
         hidden_state=last_model,
     )
-    if composition is None or composition.sampling_rate == 1:
+    if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
     steps = composition.insertions
     if last_model is not None:  # its schedule has an insertion every k steps
@@ -125,7 +125,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields the notes below a table: failed runs, how we read scores, how we tested a user's cosines."""
+    """Yields notes on failed runs, the reading of scores, and the tests of a user's cosines."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
@@ -162,10 +162,10 @@ def conclude_setting(
 
     Args:
       scores: the scores of the first runs.
-      setting: the setting of the runs.
+      setting: their setting.
       level: delta and confidence of the bounds.
       own_model: True if the model is custom.
-      steps: the Lipschitz constants of the steps; None if they are unknown.
+      steps: the steps' Lipschitz constants; None if unknown.
 
     Raises:
       InputError: for scores that are not finite, or that `conclude` cannot use.
@@ -179,29 +179,29 @@ def conclude_setting(
     claim = make_claim(setting)
     evidence: Evidence
     reason = ""
-    if setting.adversary.any_time:  # every run draws its own canaries
+    if setting.adversary.any_time:  # every run draws new canaries
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
+    # The claim does not include the optimizer, so we replace its epsilons for the last model.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
-    # The last model's bound depends on the optimizer and the schedule, which the claim does not include.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # it may rehearse
         note = (
-            "scores use the distance between the final model and the initial model: a rehearsal, an extra "
+            "scores use the difference between the final and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
         )
         if setting.is_rehearsed(scores.dimension):
             note = (
-                "scores use the distance between the final model and that of a rehearsal, an extra training "
-                "run without noise or canaries"
+                "scores use the difference between the final model and that of a rehearsal, an extra "
+                "training run without noise or canaries"
             )
         concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
@@ -212,7 +212,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` needs noise. Without noise, `DpSgd` gives an infinite epsilon.
+    # `RandomAllocation` has one insertion per epoch, and needs noise. Without noise, `DpSgd` gives an
+    # infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -224,22 +225,22 @@ def make_claim(setting: Setting) -> Claim:
             k=schedule.periodicity,
             insert=schedule.place,
         )
-    return DpSgd(*setting.composition)
+    return DpSgd(*setting.composition)  # noise multiplier, insertions, sampling rate
 
 
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
-    """Returns the last model's epsilon for a setting if losses were linear, or None.
+    """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model shows only the sum of all steps. The result is None if the last model
-    is not this sum, as with momentum or weight decay, if every run draws new canaries, and for canaries at
-    fixed steps with independent noise.
+    With linear losses, the last model shows only the sum of all steps. The result is None if the model is not
+    this sum (momentum, weight decay), if every run draws new canaries, or for fixed insertion steps with
+    independent noise.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
-    if setting.adversary.any_time:  # every run draws new canaries
+    if setting.adversary.any_time:
         return None
     sampling = setting.sampling
     if sampling.batches:
@@ -249,7 +250,6 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:  # fixed steps
         return None
-    # The composition is (noise multiplier, insertions, sampling rate).
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
 
@@ -283,12 +283,12 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
+    """Returns one conclusion from several runs with fresh directions, or None.
 
     The scores may not be leave-one-out cosines, because a canary's score must not depend on other canaries'
     directions (`Fresh.plain`).
     """
-    if not scores.dimension or len(scores.scores) == 1:  # other canaries have the dimension 0
+    if not scores.dimension or len(scores.scores) == 1:  # other canaries have dimension 0
         return None
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
@@ -296,13 +296,12 @@ def conclude_together(
 def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who inserts along a single coordinate, or None.
 
-    In an over-parameterised model, the data's gradients do not change this coordinate. There the last model
-    shows only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
+    In an over-parameterised model, the data's gradients do not change this coordinate, so it shows only a
+    weighted sum of insertions and noise (`compute_mu_along_one_direction`).
     experiments/hidden_state/README.md derives mu.
 
-    We predict no mu for other models, adversaries or optimizers, without noise or with correlated noise, for
-    sampled insertions, or if the adversary does not know the initial model, which adds to the variance of
-    scores (Errata H14 of that README).
+    The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
+    know the initial model, which otherwise adds to the variance of scores (Errata H14 of that README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

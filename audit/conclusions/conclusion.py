@@ -110,23 +110,23 @@ class Conclusion(NamedTuple):
 
     Attributes:
       evidence: the scores by run and canary.
-      worlds: the scores of inserted canaries, of shape (n_in,), and of left-out canaries, of shape (n_out,).
+      worlds: the scores of inserted canaries, (n_in,), and of left-out canaries, (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
       pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
       estimates: estimates of epsilon that are not bounds.
       bounds: the lower bounds. The `holds` of a bound is False if the scores refute its assumption.
-      curve: the test for a Gaussian curve, which needs one canary per run; else None.
+      curve: the test for a Gaussian curve; None unless each run has one canary.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
-      upper_bound: the claimed upper bound on epsilon if the adversary sees all models; infinite without
-        noise, None without a claim.
+      upper_bound: the claimed upper bound on epsilon if the adversary sees all models; infinite if
+        noise is 0, None if `claim` is None.
       mu_upper_bound: the claimed upper bound on mu, or None.
       composition: the steps that may insert the canary; None if unknown.
       hidden_state: the upper bound if the adversary sees only the last model; None if Lipschitz constants are
         unknown.
-      uncovered: why a known setting does not have a `hidden_state`; else empty.
-      expected: the epsilon of the last model if losses were linear, for sampled canaries; not a bound.
+      uncovered: why a known setting has no `hidden_state`; else empty.
+      expected: the epsilon that the last model would have with linear losses, or None; not a bound.
       reason: why we expect a Gaussian curve from this mechanism, or empty.
 
     `finish` computes these fields.
@@ -211,12 +211,12 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound in the verdict on several runs that may assume a Gaussian curve."""
+        """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
         return self.bound(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound in the verdict on several runs that is valid for any curve."""
+        """Returns the verdict's bound that is valid for any curve; only for several runs."""
         return self.bound(cast(Pair, self.pair).free)
 
     @property
@@ -234,8 +234,8 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        The bounds of a single run keep their order. Otherwise the bound for any curve comes first, followed
-        by the bound for a Gaussian curve. If `law_is_known` and mu has an upper bound, the lower bound on mu
+        A single run's bounds keep their order. Otherwise, the bound for any curve comes first, followed by
+        the bound for a Gaussian curve. If `law_is_known` and mu has an upper bound, the lower bound on mu
         precedes both.
         """
         if self.pair is None:

@@ -27,7 +27,7 @@ from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
 # happens in 3 of 100,000 audits (the normal tail).
-_CLEARLY = 4
+_STANDARD_ERRORS = 4
 _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
 
 
@@ -41,12 +41,12 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid whether repeated rows are independent runs or pasted copies.
 
     For each method, the result has the smaller of two bounds: from all rows, and from counting each repeated
-    row once. It rejects a claim only if both do. Scores and estimates come from the conclusion that proves
-    less.
+    row once. It rejects a claim only if both conclusions do. Scores and estimates come from the conclusion
+    that proves less.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion that counts each repeated row once, before `finish`; None if it has too few rows.
+      once: the conclusion that counts each repeated row once, before `finish`; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
     weaker = all_rows
@@ -72,11 +72,11 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, from all rows and from counting each repeated row once.
+    """Returns the smaller of each method's bounds: from all rows, or from counting each repeated row once.
 
     Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` does not
-    have the method. We drop methods that only `once` has, and the bounds after each run (`path`), because
-    the smaller bounds of two methods may count rows differently.
+    have the method. We drop methods that only `once` has. We also drop the bounds after each run (`path`),
+    since one method's path may cover all rows and another's only the different ones.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -135,13 +135,13 @@ def _examine(conclusion: Conclusion) -> Conclusion:
 
 def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
     """Returns the conclusion from a single run with its epsilon, `bets_on_curve` and `normality`."""
-    free = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
+    any_curve = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
     normality = None
     if evidence.cosines is not None:
         normality = cosine_law.anderson_darling(evidence.cosines.observed)
     return conclusion._replace(
         bets_on_curve=evidence.is_null_known,
-        epsilon=max(free, default=0.0),
+        epsilon=max(any_curve, default=0.0),
         normality=normality,
     )
 
@@ -171,7 +171,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     if state is not None:
         name = "hidden-state bound"
         label = name
-        is_measured = state.runs > 0  # not proven or given
+        is_measured = state.runs > 0  # runs that measured Lipschitz constants
         if is_measured:
             name = "measured hidden-state bound"
             label = f"hidden state, {MEASURED}"
@@ -193,13 +193,13 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
     `worlds` has the scores with the canary and the scores without it. There are two reasons for doubt:
 
-    - A world has 5 or more scores, and all are equal while the others vary: its runs shared a seed, or scores
-    were never filled in. We do not doubt saturated scores, which equal an extreme of the other world, or
-    scores next to many repeated ones, such as guesses and failed runs.
-    - There are 5 or more rows, and every score with the canary equals the score without it in the same row
-    plus a constant: the two runs of each row shared a seed.
+    - One world has 5 or more scores, all equal, while the other world's vary: its runs shared a seed, or
+    scores were never filled in. We do not doubt saturated scores, which equal an extreme of the other world,
+    or any scores if many in the other world repeat, as guesses and failed runs do.
+    - There are 5 or more rows, and in every row the two scores differ by the same constant: both runs of
+    each row shared a seed.
     """
-    if isinstance(evidence, Fresh | OneRun):
+    if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
 
@@ -236,7 +236,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
     so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume
     independent scores, but do not call them reversed if a bound is above 0. If cosines have a known null
-    distribution, we compare their mean to its mean 0 and standard deviation 1 / sqrt(d) instead.
+    distribution (mean 0, standard deviation 1 / sqrt(d)), we test their mean instead.
     """
     dependent = max(evidence.canaries)  # K, the number of scores that may depend on each other
     if isinstance(evidence, OneRun):
@@ -244,15 +244,15 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
             return False
         if evidence.cosines is not None and evidence.is_null_known:
             observed = evidence.cosines.observed
-            precision = evidence.cosines.dimension * len(observed)
-            return bool(observed.mean() * math.sqrt(precision) < -_CLEARLY)
+            standard_error = 1 / math.sqrt(evidence.cosines.dimension * len(observed))
+            return bool(observed.mean() < -_STANDARD_ERRORS * standard_error)
         dependent = 1
     assert auc is not None  # other evidence has left-out canaries
-    return auc.deviations < -_CLEARLY * math.sqrt(dependent)
+    return auc.deviations < -_STANDARD_ERRORS * math.sqrt(dependent)
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest upper bound; None without a test.
+    """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
     The test needs a finite upper bound, scores that may come from independent runs, and a suitable lower
     bound or claimed curve. If scores are reversed, only a rejection counts.
@@ -270,7 +270,7 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that compares lower bounds to a claim; None for a single run without enough coins.
+    """Returns the test that compares lower bounds to a claim; None for a single run with too few coins.
 
     The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean for a true claim
     is at most 1, since a true claim is rejected with a probability of at most 1 - confidence.
@@ -282,7 +282,7 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
         mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
         if upper.mu is not None:
-            epsilon = 0.0  # a claim of mu-GDP is tested only by the bound on mu
+            epsilon = 0.0  # two bounds would have two chances to reject a true claim of mu-GDP
     else:
         # Each bound is wrong with a probability of at most 1 - confidence. In theory, the probability that
         # either is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to
@@ -302,14 +302,14 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 
 
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that bets against the whole claimed trade-off curve, on inserted canaries' scores.
+    """Returns the test that uses inserted canaries' scores to bet against the whole claimed curve.
 
     We bet that more canaries exceed a threshold than the claim allows. The test's `seen` is the smallest
-    departure from the claim that it would find. Returns None without a claimed curve, or if left-out canaries
-    refute their known distribution.
+    departure from the claim that it would find. Returns None if no curve is claimed, or if the left-out
+    canaries are inconsistent with their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
-    # The bound holds unless left-out canaries of several runs refute their distribution.
+    # For several runs, this bound holds unless the left-out canaries refute their distribution.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -320,7 +320,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, power)
-    # The capital after each run with inserted canaries, expanded to all runs.
+    # The capital after each run with inserted canaries; other runs leave it unchanged.
     log_capital = claimed_curve.compute_log_capital(exceedances, allowed)
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
@@ -336,8 +336,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns a function from false-positive rates to the largest true-positive rates that claims allow.
 
-    Two claims may be known: the tightest upper bound's mu, and the claim about the mechanism. With both, the
-    smaller rate counts. Returns None without a claim.
+    The tightest upper bound may limit mu, and there may be a claim about the mechanism. With both, the
+    smaller rate counts. Returns None if there is neither.
     """
     powers: list[Power] = []
     if upper.mu is not None:

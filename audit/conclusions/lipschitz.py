@@ -34,7 +34,7 @@ from audit.version import __version__
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
-_ROUNDING = 1e-6  # smaller distances are 0, in units of an insertion's shift
+_ROUNDING = 1e-6  # smaller distances, in units of an insertion's shift, count as 0
 # Reasons why a bound is missing.
 MOMENTUM_LEAKS = (
     "with momentum 0.9, a convex loss can leak epsilon = 18.6 where SGD leaks at most 8.7 (k = 5)"
@@ -66,7 +66,7 @@ def hidden_state(
     """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
-      setting: the setting of the audit.
+      setting: the audit's setting.
       delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
         unknown. Not used for a model with proven constants.
@@ -136,7 +136,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if they are missing, or if another `MEASUREMENT` made them.
+    """Returns a store's constants; None if they are missing or were measured by another version.
 
     Constants that were proven or given have 0 runs and never expire. Raises InputError for a damaged file.
     """
@@ -154,10 +154,10 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns a store's constants if this `MEASUREMENT` made them in at least `rehearsals` runs; else None.
+    """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    At least two runs are always required: `rehearsals` may be `USUAL` (0), and constants that were not
-    measured have 0 runs.
+    We always require two runs: `rehearsals` may be `USUAL` (0), and constants that were not measured have 0
+    runs.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
@@ -183,7 +183,7 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 
 
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
-    """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
+    """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
     `attained_by` from the order that `_find_shifts` assumes.
@@ -202,7 +202,7 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
 
-    It needs noise, and k = 1, because any step may insert the canary. The Lipschitz constants are a number or
+    The bound requires noise, and k = 1, because any step may insert the canary. `constants` is a number or
     (T,).
     """
     schedule = setting.schedule
@@ -214,15 +214,15 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> Array:
-    """Returns the shift that the canary causes at each step, of shape (T,): 1 if inserted there, else 0.
+    """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
-    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler inserts the
-    canary at a random step of each epoch, we assume the last one; with Poisson sampling, every possible step.
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
+    in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
     """
     schedule = setting.schedule
     place = schedule.place  # which step of a period inserts the canary
     period = schedule.periodicity
-    if setting.sampling.batches:  # the number of steps in an epoch
+    if setting.sampling.batches:  # the number of steps in an epoch, which inserts once
         period = setting.sampling.batches
         place = period
     shifts = np.zeros(schedule.steps)
@@ -234,7 +234,10 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds."""
+    """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds.
+
+    `constants` has an entry for each step. If there are more than 1000 orders, we simulate some.
+    """
     batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
@@ -246,7 +249,7 @@ def _mix_orders(
 
 
 def coupling_distances(setting: Setting) -> Array:
-    """Returns the distance between the models with and without the canary before each step, of shape (T,).
+    """Returns the distance between the models with and without the canary before each step, (T,).
 
     We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
     the canary's shift s_t to their distance, and its noise hides a part a_t (`paid`). So the distance before
@@ -281,9 +284,9 @@ def _find_constant(
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why a setting's hidden-state bound is invalid, whatever the model; empty if it may be valid.
+    """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
-    Without the canary and noise, a step must be an exact function of only the previous model.
+    Apart from the canary and noise, a step must depend only on the previous model, and be computed exactly.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -314,10 +317,10 @@ def count_rehearsals(
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
     A rehearsal is a training run that measures Lipschitz constants. By default, we measure smooth models
-    without proven constants if k > 1 and the last model can have a bound.
+    that have no proven constants, if k > 1 and the last model can have a bound.
 
     Args:
-      setting: the setting of the audit.
+      setting: the audit's setting.
       requested: "measured" or "none", to measure or not; None for the default.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
@@ -325,7 +328,7 @@ def count_rehearsals(
       InputError: for other words, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
     message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
-    # Comparing an array with words would give an array.
+    # Comparing an array with words would return an array.
     is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), message)
     is_wanted = requested == MEASURED

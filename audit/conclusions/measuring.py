@@ -1,4 +1,4 @@
-"""Measures the Lipschitz constants of an audit's steps, for models without proven ones, and stores them."""
+"""Measures and stores Lipschitz constants of an audit's steps, for models with no proven constants."""
 
 import math
 import time
@@ -40,8 +40,8 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the setting's store, which keeps the constants.
-      setting: the setting of the audit.
+      store: the store that keeps the constants.
+      setting: the store's setting.
       game: the training to measure.
       clipped_sum: the mechanism's function that sums clipped gradients.
       runs: the number of training runs to measure; `USUAL` chooses it by the model's size.
@@ -51,7 +51,7 @@ def measure(
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
-            theta_0 = jax.eval_shape(game.init, jax.random.key(0))
+            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the shape for any key
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
                 effort = effort._replace(runs=runs)
@@ -80,7 +80,8 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        distances = lipschitz.coupling_distances(setting)  # the lengths of secants
+        # Before each step, between the two models of a secant.
+        distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
 
@@ -95,7 +96,7 @@ def measure_steps(
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
     """Returns why derivatives do not bound how far steps separate two models; empty if they may bound it.
 
-    `worst` is the secant that exceeds its derivative most. `kinks` is True if the model is known to have
+    `worst` is the secant that exceeds its derivative the most. `kinks` is True if the model is known to have
     kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:

@@ -46,14 +46,14 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
         if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
       claim_test*: the test of the claim.
-      expected*: the epsilon of the last model if losses were linear; null if infinite.
+      expected*: the epsilon that the last model would have with linear losses; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
       gaussian_curve*: the test for a Gaussian curve.
 
     For a single run, the fields are `estimates`, `bounds`, `upper_bound`, `claim_test`*, `notes`*, and
-    `coins`, which is true if coins inserted the canaries. With cosines, they also include the numbers
+    `coins`, which is true if coins inserted the canaries. With cosines, they also include the counts
     `observed` and `unobserved`, `dimension` and the `normality` test; otherwise, the number of `canaries`.
     """
     if conclusion.is_one_run:

@@ -37,7 +37,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion that has all other fields.
 
     We compare the upper bounds to two lower bounds. `free` is the largest that is valid for any trade-off
-    curve. `largest` is the largest of all, which may assume a Gaussian curve unless the scores refute it.
+    curve. `largest` may also assume a Gaussian curve, unless the scores refute it.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -98,7 +98,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 
 
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run without lower bounds."""
+    """Returns the verdict on a single run that has no lower bounds."""
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
     sentence = "There are only estimates, which are not bounds: save coins or use more canaries."
@@ -107,7 +107,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
-    """Returns the verdict if no guarantee is violated: the training leaks, or no leakage is proven.
+    """Returns the verdict if no guarantee is violated: a leak, or no proven leakage.
 
     `free` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
@@ -125,7 +125,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:  # with bounds of 0, only a rejection matters
+    if not conclusion.refutes_gaussian:  # with bounds of 0, only a rejected curve matters
         details = _describe_upper_bounds(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
@@ -136,7 +136,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
-    """Returns "these runs prove", with the noun `scores` for several runs, or "this run proves"."""
+    """Returns "this run proves", or for several runs "these runs prove" with the noun `scores`."""
     if conclusion.is_one_run:
         return "this run proves"
     return f"these {scores} prove"
@@ -174,7 +174,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:
             last_model += " if steps stretch as measured"
-        # A hidden-state bound implies a bound by composition, so it is not None.
+        # With a hidden-state bound, `upper_bound` is never None.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -193,7 +193,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only bets give a graded e-value. Other e-values are 0 or 1 / (1 - confidence).
+    # Only a bet's e-value is informative. Others are 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
@@ -209,7 +209,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence about the Gaussian-curve test, with a leading space; empty without a test."""
+    """Returns a sentence about the Gaussian-curve test, with a leading space, or ""."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.scores_may_depend:
@@ -278,9 +278,9 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
-    """Returns the end of a sentence: what may have exceeded the upper bound `broken`, if not a bug.
+    """Returns the end of a sentence: why the bound `broken` may be exceeded without a bug.
 
-    For several runs, one of these causes is chance.
+    For several runs, chance is one reason.
     """
     other = f"or the {broken.name} is for a different training"
     if not conclusion.is_one_run:
@@ -305,8 +305,8 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # So few runs cannot prove more than the upper bound. Fewer insertions would lower an accountant's upper
-    # bound, but not a stated claim.
+    # These runs cannot prove more than the upper bound. Fewer insertions would lower an accountant's bound,
+    # but not a stated claim.
     if conclusion.is_claimed:
         return BETTER_SCORES
     return f"more runs, or fewer insertions for an upper bound below {at_least(most)}"

@@ -18,7 +18,7 @@ MAX_SCORES = 10_000_000  # bounds then take half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a user's values as an array of real numbers, and keeps their type and shape.
+    """Returns a user's values as an array of real numbers with the same type and shape.
 
     Booleans, bfloat16 and JAX arrays are valid.
 
@@ -47,12 +47,12 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 def floats(name: str, values: ArrayLike) -> Array:
     """Returns a user's values as float64; raises InputError unless they are real numbers (`real`)."""
-    with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
+    with np.errstate(over="ignore"):  # numbers beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
 
 
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's presence bits as bool, of shape (runs, canaries); (runs,) becomes (runs, 1).
+    """Returns a user's presence bits as bool, (runs, canaries); (runs,) becomes (runs, 1).
 
     Raises InputError unless the result has the given shape and all values are 0 or 1.
     """
@@ -83,7 +83,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 
 def matrix(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores of shape (runs, canaries) as float64; raises InputError for another shape."""
+    """Returns a user's scores (runs, canaries) as float64; raises InputError for another shape."""
     array = scores(name, values)
     require(
         array.ndim == 2 and array.size > 0,
@@ -108,7 +108,7 @@ def cosines(name: str, values: ArrayLike) -> Array:
 
 
 def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MAX_SCORES scores; `name` is for the message."""
+    """Raises InputError if there are more than MAX_SCORES scores; `name` is the noun for the message."""
     require(
         size <= MAX_SCORES,
         f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs",
@@ -134,8 +134,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
     _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
-    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. The gap is large
-    # compared to rounding errors.
+    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap far exceeds
+    # rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

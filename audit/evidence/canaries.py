@@ -49,7 +49,7 @@ _LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a us
 # How many quantiles of a known distribution figures show.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
-FAILED = -1.0  # the cosine of a failed run, which ranks below all others
+FAILED = -1.0  # the cosine of failed runs, below all others
 # The dimension d of the cosines that represent ranks. Up to 9 standard deviations, sqrt(d) times such a
 # cosine is normal to within 1e-11.
 RANK_DIMENSION = 10**12
@@ -78,7 +78,7 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        They may reach their scale, which is 2 for fair coins.
+        An estimate may reach its scale, 2 for fair coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -108,7 +108,7 @@ class Rows(NamedTuple):
 
     Attributes:
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), True if the canary of a score was in; None for a design without presence bits.
+      presence: (n, K), True if the canary of a score was in; None if the design has no presence bits.
       has_no_ties: True if independent scores are never equal, except those of failed runs.
     """
 
@@ -156,7 +156,7 @@ class Coins(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, of shape (n,), and out, of shape (m,)."""
+        """Returns the scores of all canaries that were in, (n,), and out, (m,)."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
@@ -170,8 +170,8 @@ class Coins(NamedTuple):
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the error probability of a bound. For a user's coins, the confidence limits of their
-        probability of "in" spend a tenth of it. Our own coins are fair and change nothing.
+        `error` is the error probability of a bound. For a user's coins, confidence limits on the probability
+        of "in" spend a tenth of it. Our own coins are fair and change nothing.
         """
         if not self.given:
             return errors, error
@@ -189,7 +189,7 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores from failed runs.
-      labelled: True if the scores came in one list, each with a presence bit.
+      labelled: True if a single list contained all scores, each with a presence bit.
     """
 
     inserted: Array
@@ -199,7 +199,7 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns K and M: how many canaries each run with them inserts, and how many other runs score."""
+        """Returns (K, M): how many canaries a run with them inserts, and how many any other run scores."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -225,7 +225,7 @@ class Sets(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, of shape (n K,), and out, of shape (m M,)."""
+        """Returns the scores of all canaries that were in, (n K,), and out, (m M,)."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
@@ -239,7 +239,7 @@ class Sets(NamedTuple):
         return errors, error
 
 
-# The scores of several runs, in one of the two designs of this module.
+# The scores of several runs.
 Design = Sets | Coins
 
 
@@ -298,15 +298,16 @@ class Fresh(NamedTuple):
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
     def is_out(self) -> Bits:
-        """Returns a mask, of shape (R, K), of the canaries that were out, in runs that did not fail."""
+        """Returns a mask (R, K) of the left-out canaries in runs that did not fail."""
         return np.asarray(~self.presence & (self.cosines != FAILED))
 
     def out(self) -> Array:
-        """Returns the cosines, of shape (n,), of canaries that were out, in runs that did not fail."""
+        """Returns the cosines (n,) of left-out canaries in runs that did not fail."""
         return self.cosines[self.is_out()]
 
     def ranks(self) -> Integers:
         """Returns the ranks that cosines represent, (R, K), from 1 (the highest score) to `draws` + 1."""
+        # The cosine of rank r has the tail probability r / (draws + 1), up to rounding.
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
@@ -318,20 +319,21 @@ class Fresh(NamedTuple):
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns scores to draw: of canaries that were in, shape (n,), and of left-out ones, shape (m,).
+        """Returns scores for figures: of canaries that were in, (n,), and of left-out ones, (m,).
 
-        The latter are evenly spaced quantiles of their known distribution. There are n of them, but at least
-        1,000 and at most 20,000. Ranks become normal deviates, the highest for rank 1.
+        The latter are quantiles of their known distribution at evenly spaced levels. There are n of them, but
+        at least 1,000 and at most 20,000. Ranks become normal deviates, the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Rank r covers the tail probabilities from (r - 1) / places to r / places. We use their middle.
-        places = self.draws + 1
-        tails_in = (self.ranks()[self.presence] - 0.5) / places
-        tails_out = (np.ceil(levels[::-1] * places) - 0.5) / places
+        # Rank r covers the tail probabilities from (r - 1) / lowest to r / lowest. We use their middle.
+        lowest = self.draws + 1  # the rank of the lowest score
+        tails_in = (self.ranks()[self.presence] - 0.5) / lowest
+        # Tails descend, so the deviates ascend like the quantiles of cosines.
+        tails_out = (np.ceil(levels[::-1] * lowest) - 0.5) / lowest
         return -special.ndtri(tails_in), -special.ndtri(tails_out)
 
 
@@ -420,7 +422,7 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     runs and canaries does not matter.
 
     Args:
-      sets: the scores of each set, as integers such as ranks, of shape (runs, K).
+      sets: (runs, K), the scores of each set as integers, such as ranks.
 
     Returns:
       (pilot, rest), each with the indices of its runs in every set.

@@ -4,7 +4,7 @@ Rounding raises some cosines above a threshold, by up to half a step s of the de
 uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in standard deviations.
 
 - The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
-is at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the fraction.
+is at most 0.4. For n independent cosines, that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T standard deviations grows by a factor of about exp(T x / 2).
 
 MAX_STEP is the largest allowed x. At this x, the fraction of 200 runs with 256 canaries grows by 0.09
@@ -24,7 +24,7 @@ _PRECISION = 2.0**-23  # the largest relative distance between a rounded float32
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns how many decimals rounded cosines need in `dimension` dimensions (MAX_STEP)."""
+    """Returns how many decimals rounded cosines need for 10^-decimals sqrt(dimension) <= MAX_STEP."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
@@ -60,8 +60,8 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
         distances = np.abs(sizes - np.round(sizes / step) * step)
         if np.any(distances > tolerances):
             continue
-        # The probability that an unrounded cosine lies this close to the grid. The cosines were rounded if
-        # the probability that all of them do is below 1e-6.
+        # The probability that an unrounded cosine is this close to the grid. The cosines were rounded if the
+        # product over all of them is below 1e-6.
         chances = np.minimum(2 * tolerances / step, 1.0)
         if np.log(chances).sum() < np.log(1e-6):
             return decimals

@@ -6,7 +6,7 @@ for fair coins (R, K):
 
     totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
-                 form paths without a cycle, so their differences are fair coins themselves
+                 form no cycle, so their differences are also fair coins
     dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: Chernoff's bound, from the exact distribution
                  of a total
 """
@@ -37,7 +37,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 
 
 def require_fair(presence: Bits) -> None:
-    """Raises InputError if bits of shape (R, K) are very unlikely for fair independent coins.
+    """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
     Fair coins are rejected with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
     """
@@ -78,10 +78,9 @@ def _describe_expected(coins: int) -> str:
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
-    """Returns the natural log of the two-sided binomial p-value for each number of heads (any shape).
+    """Returns the natural log of the two-sided p-value for each number of heads among `coins` fair coins.
 
-    Each of the `counts` is the number of heads among `coins` fair coins. A p-value is twice the probability
-    of the smaller tail, and at most 1.
+    `counts` (any shape) are the numbers of heads. A p-value is twice the smaller binomial tail, at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -104,7 +103,7 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests if bits (rows, columns) at some distance within a row are equal, or different, too often.
 
-    Distances are 1 to 64 columns, but at most half a row, to compare many pairs. The p-value is the smallest
+    Distances are 1 to 64 columns, but at most half a row, to leave many pairs. The p-value is the smallest
     over all distances, times their number (Bonferroni).
     """
     most_lags = min(64, bits.shape[1] // 2)

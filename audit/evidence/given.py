@@ -43,7 +43,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # `given` keeps bounds valid if a user's coins are slightly unfair.
+    # With `given`, bounds remain valid if a user's coins are slightly unfair.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
     check_either(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
@@ -60,8 +60,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence from cosines with uniform directions, which every run drew afresh and inserted.
 
-    The result is a `OneRun` for a single run, (1, K), without leave-one-out. Its bounds assume that a cosine
-    does not depend on other canaries' directions. Otherwise the result is a `Fresh`.
+    The result is a `OneRun` for a single run, (1, K), unless `leave_one_out`. Its bounds assume that a cosine
+    does not depend on other canaries' directions. Otherwise, the result is a `Fresh`.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
@@ -70,7 +70,7 @@ def cosines(
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: True if rows are sorted by when their runs started. The bound is then the largest after any
-        number of runs, and is valid wherever they stop. Not used for a `OneRun`.
+        number of runs, and is valid whenever you stop. Not used for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -90,7 +90,7 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from a single run's cosines, without coins.
+    """Returns the evidence from the cosines of a single run that has no coins.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -102,12 +102,12 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     run = make_cosines(observed, unobserved, size)
     # With a fitted null, cosines may be maxima over rounds, and the checks of `given` do not apply.
     if not len(run.unobserved):
-        given_directions.given(run.observed[None], size)
+        given_directions.given(run.observed[None], size)  # only for its checks
     return OneRun(coins=None, cosines=run)
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the evidence's arrays and numbers; boolean options do not count."""
+    """Returns the SHA-256, in hex, of the evidence's arrays and numbers, without boolean options."""
     parts = [part for part in evidence if not isinstance(part, bool)]
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,8 +15,8 @@ independent, and as if divided by a sum with d - K degrees of freedom per run. S
 Fisher's F with these degrees of freedom. In simulations, the error is at most LEVEL for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
-or that the training knows, signs or runs that were selected by score, or a dimension that is slightly too
-large. They may also miss that all runs used one seed.
+or that the training knows; signs or runs selected by score; or a dimension that is slightly too large. They
+may also miss that all runs used one seed.
 
 The cosines of a failed run are NaN, and we replace them with -1. Without the canary, failure does not depend
 on the direction, so the known probability of a cosine above t remains an upper bound.
@@ -58,7 +58,7 @@ def given(
     d = require_dimension(dimension)
     values = _check_cosines(cosines)
     present = check_bits(presence, values.shape)
-    # Rounding looks like a wrong dimension to the tests of the distribution.
+    # This check comes first, since the others mistake rounding for a wrong dimension.
     require_decimals(values, d)
     design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
@@ -77,7 +77,7 @@ def _require_fresh(design: Fresh) -> None:
 
 
 def _find_inserted(design: Fresh) -> Bits:
-    """Returns a mask, of shape (R, K), of the canaries that were in, in runs that did not fail."""
+    """Returns a mask (R, K) of the inserted canaries in runs that did not fail."""
     return np.asarray(design.presence & (design.cosines != FAILED))
 
 
@@ -140,7 +140,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
-    # Each run's mean takes a degree of freedom, and so does each canary's mean except one.
+    # Each run's mean uses a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.
@@ -169,7 +169,7 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Measures the spread of inserted canaries' cosines about their run's mean, without failed runs.
+    """Measures the spread of inserted canaries' cosines about their run's mean, excluding failed runs.
 
     With one canary per run, we measure the spread about the mean of all runs.
 
@@ -179,7 +179,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
     """
     cosines = design.cosines
     presence = _find_inserted(design)
-    if cosines.shape[1] == 1:
+    if cosines.shape[1] == 1:  # transpose, to have a single mean
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
@@ -188,7 +188,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a user's cosines in [-1, 1], of shape (runs, canaries), with FAILED for non-finite values.
+    """Returns a user's cosines in [-1, 1], (runs, canaries), with FAILED for non-finite values.
 
     Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
     """
@@ -225,13 +225,13 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
-    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test too
-    few cosines, or cosines with enough left-out canaries for a better test (`exact_null.law_test`).
+    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test if
+    there are too few cosines, or enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F. With a huge denominator, F is chi-squared.
+    # The degrees of freedom of Fisher's F. With a huge denominator, F is a scaled chi-squared variable.
     numerator = float(freedom)
     denominator = 1e12
     dimension = design.dimension

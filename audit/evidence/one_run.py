@@ -1,4 +1,4 @@
-"""The evidence of a single run: the coins of its canaries, their cosines, or both."""
+"""The evidence from a single run."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins
 
-MIN_CANARIES = 10  # of observed canaries, and of unobserved ones if there are any
+MIN_CANARIES = 10  # observed, and also unobserved if there are any
 
 
 class Cosines(NamedTuple):
@@ -50,7 +50,7 @@ class OneRun(NamedTuple):
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, of shape (n,), and out, of shape (m,)."""
+        """Returns the scores of all canaries that were in, (n,), and out, (m,)."""
         if self.coins is not None:
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both
@@ -75,7 +75,7 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
 
     Args:
       observed: (K,) cosines of inserted canaries.
-      unobserved: (M,) cosines of left-out canaries; None without any.
+      unobserved: (M,) cosines of left-out canaries, or None.
       dimension: d, the number of trained parameters.
 
     Raises:
@@ -88,7 +88,7 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns a user's cosines (K,) as float64, clipped to [-1, 1]; `name` is their kind in messages.
+    """Returns a user's cosines (K,) as float64, clipped to [-1, 1]; `name` is "observed" or "unobserved".
 
     Raises InputError unless they are a vector of at least 10 finite values in [-1, 1] that are not all equal.
     """

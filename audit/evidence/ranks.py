@@ -10,7 +10,7 @@ for any scores, even if the canaries of a run depend on each other.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence the rank of one canary must
 not choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
-selected after they were drawn, or fresh draws that were also inserted.
+selected after the draw, or fresh draws that were also inserted.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def ranks(
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. One function scores all of them on the released model, without knowing which were
-    inserted. Do not select among them afterwards.
+    inserted. Do not drop any of them afterwards.
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. Or ranks, from 1 for the highest score
@@ -50,7 +50,7 @@ def ranks(
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
       seed: the seed that breaks ties. Draw it once, before you see the scores.
-      in_order: True if rows are sorted by when their runs started. The bound is then valid wherever they
+      in_order: True if rows are sorted by when their runs started. The bound is then valid whenever you
         stop.
 
     Raises:
@@ -87,9 +87,10 @@ def ranks(
     failed = np.isnan(own_ranks)
     require_few_failed("ranks", failed)
     present = check_bits(presence, own_ranks.shape)
-    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)  # 1 is replaced below
+    # The rank 1 of failed runs is arbitrary, since their cosines are replaced.
+    all_cosines = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     return Fresh(
-        cosines=np.where(failed, FAILED, placed),
+        cosines=np.where(failed, FAILED, all_cosines),
         presence=present,
         dimension=RANK_DIMENSION,
         given=True,
@@ -100,7 +101,9 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the ranks from the library's own runs as evidence, without checks.
+    """Returns evidence from the ranks in the library's own runs, without checks.
+
+    `Fresh` stores ranks as cosines with the same null distribution (`convert_to_cosines`).
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.
@@ -113,7 +116,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
-    """Returns a user's ranks, of shape (R, K), with NaN for a failed run.
+    """Returns a user's ranks (R, K), with NaN for a failed run.
 
     Raises InputError for another shape, or for values other than whole numbers from 1 to draws + 1.
     """
@@ -149,9 +152,9 @@ def _require_one_law(initial: Any, seed: int) -> None:
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply.
 
-    The rank of a left-out canary is at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability, lowered by a billionth, so rounding does not lift it
-    above a threshold.
+    A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
+    uniform direction exceeds with this probability, lowered by a billionth to prevent rounding from lifting
+    it above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -169,8 +172,7 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
 
     Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
     r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
-    in each run, the variance of their mean is about 1 + k / M times that of independent ranks. We pass the
-    number of ranks divided by this factor to `gaussians.measure_normality`.
+    in each run, the variance of their mean is about 1 + k / M times that of independent ranks.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -179,9 +181,9 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # The mean of all deviates has variance (1 + shared) / total_out, due to shared draws.
+    # Due to shared draws, the mean of all deviates has variance (1 + shared) / total_out.
     shared = float(canaries_out @ canaries_out) / (total_out * draws)
-    independent = total_out / (1 + shared)  # the effective number of independent ranks
+    independent = total_out / (1 + shared)  # the number of independent ranks with this variance
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
     deviates = -special.ndtri(tails)
@@ -200,7 +202,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores of canaries, of shape (R, K), and of fresh draws, of shape (R, M), as float64.
+    """Returns the scores of canaries (R, K), and of fresh draws (R, M), as float64.
 
     Raises InputError for other shapes.
     """

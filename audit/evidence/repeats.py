@@ -31,8 +31,8 @@ class CountedOnce(NamedTuple):
     """Evidence that counts each repeated row once.
 
     Attributes:
-      evidence: the evidence without the rows that repeat earlier rows.
-      remark: the number of rows left out, in words.
+      evidence: the rows that do not repeat earlier rows.
+      remark: the number of other rows, in words.
     """
 
     evidence: Evidence
@@ -52,7 +52,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Calls `check` with the evidence and, if that fails and rows look like copies, with each counted once.
+    """Calls `check` on evidence and, if this fails and rows look like copies, on each row counted once.
 
     Raises the InputError of `check` if both calls fail.
     """
@@ -66,7 +66,7 @@ def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
 
 
 def _find_repeats(table: Rows) -> Bits:
-    """Returns a mask, of shape (n,), of the rows of a table that repeat earlier rows and look like copies."""
+    """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies."""
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
@@ -94,7 +94,7 @@ def _find_repeats(table: Rows) -> Bits:
 def _look_pasted(counts: Integers) -> bool:
     """Returns True if independent rows rarely repeat as they do here.
 
-    `counts`, of shape (m,), is how many times each of the m different rows occurs. Let f_k be the number of
+    `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of
     different rows that occur k times. In a Poisson number of independent rows, a row that is expected l times
     occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality, for any distribution of
     the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows that were copied k - 1 times
@@ -103,14 +103,14 @@ def _look_pasted(counts: Integers) -> bool:
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
-    most = f + slack + 1  # a mean above 0 may give f_k = 0
+    most = f + slack + 1  # f_k may be 0 although its mean is not
     k = np.arange(2, len(f) - 1)
     squares = (k + 1) / k * most[k - 1] * most[k + 1]
     return bool((least[k] > np.sqrt(squares)).any())
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns a mask, of shape (n,), of the rows that an independent run would rarely repeat.
+    """Returns a mask (n,) of the rows that an independent run would rarely repeat.
 
     These are the rows with at least 3 different scores. If independent scores are never equal
     (`Rows.has_no_ties`), all rows qualify except those of failed runs.

@@ -9,13 +9,13 @@ from audit.conclusions.conclusion import Conclusion
 from audit.report import audit_panels, bounds_table, card, page
 from audit.report.subjects import Subject
 
-_MAX_DRAWN = 12  # pages with more audits omit figures, which take 250 kB per audit
+_MAX_DRAWN = 12  # a page with more audits omits figures (250 kB per audit)
 
 
 def make_audits_page(audits: Sequence[Subject]) -> bytes:
     """Returns an HTML page about audits, in UTF-8.
 
-    A page about several audits has an index, unless each audit is of a single training run.
+    For several audits, it has an index, unless each audit is of a single training run.
     """
     title = f"{len(audits)} audits"
     if len(audits) == 1:

@@ -35,15 +35,12 @@ _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
 _MAX_DECADES = 3  # with more decades, every second one has a tick
-_FEW_RUNS = 4  # with fewer runs, each has a marker and a tick
-_MANY_RUNS = 500  # with more runs, only powers of ten have ticks
+_FEW_RUNS = 4  # fewer runs have a marker and a tick each
+_MANY_RUNS = 500  # above this number, only powers of ten have ticks
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit.
-
-    We close it in pyplot, so a notebook shows it only once.
-    """
+    """Returns a figure with all panels of an audit, closed in pyplot so a notebook shows it only once."""
     draws = choose_panels(conclusion).values()
     columns = 2 if len(draws) == 4 else len(draws)  # four panels form two rows of two
     rows = len(draws) // columns
@@ -98,7 +95,7 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws a line at each finite upper bound on epsilon, by `axis.axvline` or `axis.axhline`."""
+    """Draws a line at each finite upper bound on epsilon; `draw_line` is `Axes.axvline` or `Axes.axhline`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
             dashes = "-." if upper.last_model_only else ":"
@@ -120,7 +117,7 @@ def mark_gaussian(conclusion: Conclusion) -> str:
 
 
 def describe_curve(conclusion: Conclusion) -> str:
-    """Returns the result of the Gaussian-curve test in words; empty without a test."""
+    """Returns the result of the Gaussian-curve test in words; empty if untested."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -172,7 +169,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     labels = []
     if conclusion.is_one_run:
         labels = _draw_estimates(axis, conclusion.estimates)
-    assumed = {}  # the words for the assumptions of light bars; a dict keeps their order
+    assumed = {}  # the keys are the assumptions of light bars, in order and without repetition
     for row in list_rows(conclusion):
         if row.finding is None:  # an upper bound, or the epsilon for linear losses
             continue
@@ -202,7 +199,7 @@ _ESTIMATE_BAR = {**_REJECTED_BAR, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the look of a row's bar, by its kind and its assumption."""
+    """Returns the look of the bar for a row's kind and assumption."""
     if not isinstance(row.finding, Bound):
         return _ESTIMATE_BAR
     if not row.finding.holds:
@@ -215,7 +212,7 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
 def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
     """Draws a single run's estimates with two standard errors each, and returns their labels.
 
-    A grey bar ends at an estimate's 95% quantile without a leak.
+    A grey bar ends at the estimate's 95% quantile in audits without a leak.
     """
     labels = []
     for row, estimate in enumerate(estimates):
@@ -269,7 +266,7 @@ def draw_trade_off(
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
     The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. The claimed curve is drawn if a user stated (epsilon, delta).
+    known. The claimed curve is drawn for claims of (epsilon, delta).
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
@@ -290,7 +287,7 @@ def draw_trade_off(
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
-        # For a large epsilon, the curve is below the smallest rate on the axes.
+        # For a large epsilon, the whole curve may be below the axes.
         if false_negative_rates.max() > grid[0]:
             # Axes of normal deviates cannot show 0.
             shown = np.clip(false_negative_rates, grid[0] / 2, None)
@@ -307,8 +304,8 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
-    Both axes reach from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
-    subtitle has the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
+    Both axes extend from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
+    subtitle shows the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)

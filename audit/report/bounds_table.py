@@ -37,8 +37,8 @@ class BoundRow(NamedTuple):
       epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: A function from epsilon or mu to text. It rounds values from scores down and others up.
-      counts: The threshold and both errors as texts; one text for a single run; empty without scores.
+      show: A function from epsilon or mu to text. It rounds values from scores down, others up.
+      counts: The threshold and both errors as texts (one text for a single run); else empty texts.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -71,16 +71,17 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
-        row = BoundRow(
-            name=upper.label,
-            label=upper.label,
-            epsilon=upper.epsilon,
-            mu=finite(upper.mu),
-            assumes=upper.assumes,
-            sign="≤",
-            upper=upper,
+        rows.append(
+            BoundRow(
+                name=upper.label,
+                label=upper.label,
+                epsilon=upper.epsilon,
+                mu=finite(upper.mu),
+                assumes=upper.assumes,
+                sign="≤",
+                upper=upper,
+            )
         )
-        rows.append(row)
     if conclusion.is_one_run:
         return rows
     for estimate in conclusion.estimates:
@@ -138,7 +139,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds have three empty counts, even if there is only one column for counts.
+        # Upper bounds have three empty counts, even if the table has only one column of counts.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -152,7 +153,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     for remark in remarks(conclusion):
         notes.append(textwrap.fill(remark, _WIDTH))
     notes.append(make_note("verdict:", conclusion.verdict.headline))
-    if not records:  # a single run without coins and with a fitted null
+    if not records:  # a single run with a fitted null and no coins
         return "\n".join([*before, *notes])
     text = format_table(records, before=before, after=notes)
     if max(map(len, text.splitlines())) <= _WIDTH:
@@ -172,14 +173,14 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
     if finding.false_positive_rate is None:
         positives = show_rate(finding.false_positives, finding.n_out)
-    else:  # a known distribution gives the exact rate, without left-out scores
+    else:  # the exact rate, from a known distribution
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_rate(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
 
 
 def _show_percent(errors: int, scores: int) -> str:
-    """Returns the errors as a percentage of the scores, at most 100%.
+    """Returns errors as a percentage of scores, at most 100%.
 
     With coins, errors may exceed scores: methods count all canaries for errors, but half for scores.
     """
@@ -246,7 +247,7 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses about the test of the claim; an empty list without a claim, or if scores are invalid.
+    """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
     The first clause is the test's result, or why it was not tested. Unless the claim is rejected, the second
     is the probability that this audit would have rejected it with less noise than claimed.
@@ -314,7 +315,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns a phrase describing what the Gaussian-curve test implies; "" without a test."""
+    """Returns a phrase describing what the Gaussian-curve test implies; "" if untested."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -326,7 +327,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if no scores from so few runs could reject the smallest upper bound; otherwise ""."""
+    """Returns advice if no scores from this number of runs could reject the smallest upper bound; else ""."""
     has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
@@ -365,7 +366,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy why bounds may be 0, if we know one."""
+    """Yields a reason for bounds of 0 other than privacy, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"

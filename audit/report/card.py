@@ -72,7 +72,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
 
 
 def cite(subject: Subject) -> str:
-    """Returns a line that cites an audit, with the first 16 digits of its card's commitment."""
+    """Returns a one-line citation of an audit, with the first 16 digits of its card's commitment."""
     commitment = make_card(subject)["commitment"]
     date = subject.provenance["Date"]
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
@@ -102,15 +102,15 @@ def read_card(path: Path) -> StoredCard:
         return StoredCard(card, claim, level, int(card["evidence"]["runs"]))
     except (ValueError, LookupError, TypeError, RecursionError, OSError):
         raise InputError(
-            f"`card={path}` is not an audit card: name a file of `write_card`"
+            f"`card={path}` is not an audit card: give a file written by `write_card`"
         ) from None
 
 
 def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
     """Yields the differences between a card and the recomputed one, in words.
 
-    Numbers may have a relative difference of 1e-9, because their last digits depend on the machine, and
-    provenances may differ. The commitment must match the card's own fields.
+    Provenances may differ, and so may the last digits of numbers (by a relative 1e-9), which depend on the
+    machine. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
     stated = dict(_flatten("", card))
@@ -143,9 +143,9 @@ def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and the class and arguments.
+    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments.
 
-    Without a claim, the class is None.
+    The class is None if the claim is None.
     """
     claim = conclusion.claim
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE

@@ -20,8 +20,8 @@ class _Figure(NamedTuple):
     Attributes:
       key: The key of the drawn values in the report's "figures".
       caption: The caption.
-      unit: The label of the axis.
-      limit: The largest value in correct training.
+      unit: The axis label.
+      limit: The largest correct value.
     """
 
     key: str
@@ -34,14 +34,14 @@ class _Figure(NamedTuple):
 _FIGURES = {
     "sensitivity": _Figure(
         key="movements",
-        caption="How far an example moves the step, added or replacing a row, in units of eta C / B; at most "
-        "1 is allowed.",
+        caption="How far adding an example, or replacing a row with it, moves the step, in units of "
+        "eta C / B; at most 1 is allowed.",
         unit="eta C / B",
         limit=1.02,  # 2% for rounding
     ),
     "noise": _Figure(
         key="noise",
-        caption="The noise's deviation by layer, over the stated one; 1 is right.",
+        caption="The noise's standard deviation in each layer, divided by the stated one; 1 is correct.",
         unit="stated deviations",
         limit=1.1,
     ),
@@ -52,7 +52,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
     `report` is the dict from `CheckReport.to_dict`. In its "figures", "movements" maps example names to how
-    far they move the step, and "noise" maps layer names to the noise's deviation over the stated one.
+    far they move the step, and "noise" maps layer names to the noise's deviation divided by the stated one.
     """
     subject = report["subject"]
     if subject == "step":

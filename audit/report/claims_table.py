@@ -51,7 +51,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
-    """Returns a record for JSON of each matrix mechanism: its noise, and its epsilon and mu."""
+    """Returns a JSON-serializable record of each matrix mechanism: its noise, epsilon and mu."""
     records = []
     for claim in claims:
         linear = {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}

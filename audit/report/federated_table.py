@@ -37,17 +37,17 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
-    The mean of bounds is rounded down. Estimates are shown with their values without a leak in the first run.
+    The mean of bounds is rounded down. The column "floor" shows the first run's estimates without a leak.
     """
     records = []
-    # Each item has one method's bound or estimate in every run.
+    # Each item has one method's bounds or estimates from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]
         mean = float(np.mean(epsilons))
         if isinstance(first, Bound):
             shown_mean = at_least(mean)
-            floor = "one bound per run"
+            floor = "one bound per run"  # bounds have no floor
         else:
             shown_mean = f"{mean:.3f}"
             floor = show_floor(first.noise_floor)
@@ -67,8 +67,8 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
     """Returns {name: (epsilon, its rounds in words)}: upper bounds for a canary and for a client.
 
-    The last entry is the analytical epsilon of the one-shot paper (Andrew et al., ICLR 2024). It counts a
-    single round, so it is not an upper bound.
+    The last entry, the analytical epsilon of the one-shot paper (Andrew et al., ICLR 2024), counts only one
+    round, so it is not an upper bound.
     """
     delta = audit.runs[0].delta
     epsilons = {}

@@ -26,9 +26,9 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
       width: The width of the figure in inches.
     """
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
-    # As texts, the values are evenly spaced categories on the x axis, in order of first occurrence.
+    # Texts become evenly spaced categories on the x axis, in order of first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
-    # Delta is the same in all rows. It makes a single group if no other setting varies.
+    # Delta is the same in all rows, so it forms a single group if no other setting varies.
     groups = frame.groupby(["delta", *others], sort=False)
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
@@ -62,7 +62,7 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
         clip_on=False,
         label=f"proven {label}".strip(),
     )
-    upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
-    upper = upper.groupby(rows["x"], sort=False).max()
+    tightest = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
+    upper = tightest.groupby(rows["x"], sort=False).max()
     if upper.notna().any():
         axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())

@@ -18,9 +18,9 @@ from audit.written import Level, finite, show_level
 def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
-    `differs` maps flags to the values that differ from the defaults. `time` is when the newest scores were
-    written, in seconds since 1970. `setting` is the hash in the folder's name, and `audited_runs` belongs to
-    the last conclusion. Fields from a missing conclusion are None.
+    `setting` is the hash in the folder's name. `differs` maps flags to the values that differ from the
+    defaults. `time` is when the newest scores were written, in seconds since 1970. The number `audited_runs`,
+    the level and both bounds are the last conclusion's, or None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -55,6 +55,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
             given["adversary"] = adversary
         # Some defaults depend on the model and the adversary.
         defaults |= flat(setting_of(setting.model, **given))
+    # `make_command` always states the model and the adversary, and `steps` has no default.
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
     insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
@@ -70,7 +71,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def make_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line that repeats an audit; empty if a flag is missing for one of its values."""
+    """Returns the command line that repeats an audit; empty if one of its values has no flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):
@@ -87,7 +88,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     rows = []
     for record in records:
         row = {
-            "setting": record["setting"][:8],
+            "setting": record["setting"][:8],  # enough to find the folder
             "model": record["model"],
             "adversary": record["adversary"],
             "runs": str(record["runs"]),
@@ -97,6 +98,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
             "differs": _show_differences(record["differs"]),
         }
         rows.append(row)
+    # Rows may be much longer than the 80 columns of a terminal.
     return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 
 

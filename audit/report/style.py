@@ -53,7 +53,7 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for quantities: Greek letters, and 10^-5 for 1e-05."""
+    """Returns a figure's text with TeX for Greek letters, and for powers of ten such as 1e-05."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
@@ -64,7 +64,7 @@ def set_symbols(figure: Figure) -> None:
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters reset tick labels at every drawing, so they need the symbols too.
+    # Formatters reset tick labels whenever the figure is drawn, so they need the symbols too.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()
@@ -75,7 +75,7 @@ def set_symbols(figure: Figure) -> None:
 def _encode(figure: Figure, **options: Any) -> bytes:
     """Returns the content of a figure's file, with symbols for names, and closes the figure.
 
-    `options` are keyword arguments of `Figure.savefig`.
+    `options` are for `Figure.savefig`.
     """
     set_symbols(figure)
     buffer = io.BytesIO()
@@ -85,7 +85,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Without dates and versions, equal figures give equal files.
+# Files have no dates or versions, so equal figures produce equal files.
 png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
 svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
 pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})

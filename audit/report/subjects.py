@@ -80,7 +80,7 @@ _NOT_STORED = "not kept"
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files, with its facts for a report.
+    """Returns an audit of score files, with facts for a report.
 
     `name` is the audit's title, and `command` is the command line that read the files `sources`.
     """
@@ -93,7 +93,7 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of given scores, with its facts for a report and the title `name`."""
+    """Returns an audit of given scores, with facts for a report and the title `name`."""
     # The threat model is unknown, so the report states when the bounds are valid instead.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -140,7 +140,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, concluded again from a setting's stored scores, with its facts for a report.
+    """Returns an audit, concluded again from a setting's stored scores, with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
@@ -231,7 +231,7 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns how many steps insert canaries, and which steps: "50, every 5 steps"."""
+    """Returns how many steps insert canaries, and which: "50, every 5 steps"."""
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
@@ -251,7 +251,7 @@ def _describe_insertions(setting: Setting) -> str:
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
     """Returns sentences about the threat model by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance that the last audit stored. For a custom adversary, it describes the view.
+    `notes` is the provenance that the last audit stored. It describes a custom adversary's view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:

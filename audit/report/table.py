@@ -71,7 +71,7 @@ class Table(Generic[Row]):
       columns: The columns from left to right.
       rows: Any objects from which the columns read their values.
       section: A function from a row to the heading of its section. Consecutive rows with the same heading
-        form a section. A rule and the heading, unless it is empty, are above the section.
+        form a section, under a rule and the heading (if not empty).
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.

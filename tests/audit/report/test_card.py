@@ -146,7 +146,7 @@ def test_a_file_that_is_not_a_card_is_one_line(bound, tmp_path, content):
     if content is not None:
         (tmp_path / "card.json").write_text(content)
     found = bound("--card=card.json")
-    fix = "is not an audit card: name a file of --write_card"
+    fix = "is not an audit card: give a file written by --write_card"
     assert (found.status, found.stderr) == (2, f"error: --card=card.json {fix}\n")
 
 
