@@ -7,7 +7,7 @@ Six figures are not in the paper. `proven` shows lower bounds from fresh directi
     smoke    seconds for each figure: a few runs of a few steps, to test the code
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
              with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the other six figures as at `laptop`
+    paper    5,000 runs for each cell of the paper's figures; the other six figures are as at `laptop`
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
 number of steps T is the number of insertions times k (Errata H8).
@@ -41,7 +41,7 @@ Runs = Mapping[int, int]  # numbers of runs by periodicity k
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Numbers of runs are keyed by periodicity k. The model is not audited at a k that is not a key.
+    Numbers of runs are keyed by periodicity k. If a k is missing, the model is not audited at this k.
 
     Attributes:
       runs: Numbers of runs with one canary each.
@@ -64,7 +64,7 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the numbers of runs for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it by the model's size.
+        The number of canaries is AUTO for fresh directions: the library chooses it from the model's size.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
@@ -167,7 +167,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure, which audit the same training at several values of one field.
+    """Series in one panel of a figure. They audit the same training at several values of one field.
 
     Attributes:
       model: The trained model.
@@ -187,7 +187,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits, with the lines in its panels, and its x axis, if any."""
+    """A figure of audits: the lines in its panels, and its x axis, if any."""
 
     name: str
     title: str
@@ -195,7 +195,7 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries insert a gradient. L uses an example with a wrong label, CotS a random direction,
+# The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
 # GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
@@ -235,7 +235,7 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for audits with each noise strategy, with a panel for each model.
 
     Each periodicity k has its own noise multiplier, which gives all models of a run together the same
-    accounted epsilon. So each k is a separate element of the list.
+    accounted epsilon. So each k has its own `Lines`.
     """
     lines = []
     for model, strategy in itertools.product(models, correlated.STRATEGIES):
@@ -364,7 +364,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],
+            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],  # k <= 25
             _K_AXIS,
         ),
         Figure(
@@ -401,7 +401,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has the number of runs of L's audit at the same scale, but at most `max_runs`.
+    A cell has as many runs as L's audit at the same scale, but at most `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
@@ -416,8 +416,9 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand, since the bound on the last
-    model needs this. They measure training with canaries along coordinates, at each k > 1 of `fresh_runs`.
+    no proven Lipschitz constant, other cells measure how much its steps expand, which the bound on the last
+    model needs for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
+    that fresh directions audit.
     """
     is_measured = task(lines.model).curved is None  # it has no proven Lipschitz constant
     panel = lines.panel or task(lines.model).label

@@ -1,4 +1,4 @@
-"""The cells of the LiDP paper's figures and its Table 1, at three scales.
+"""The cells of the LiDP paper's figures and Table 1, at three scales.
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
@@ -47,7 +47,8 @@ class Training(NamedTuple):
       learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary for several poisoned canaries, along the data's last principal directions.
+      poisoned: The adversary that inserts several poisoned canaries, along the data's last principal
+        directions.
     """
 
     model: str
@@ -166,6 +167,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at the given scale, by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
+    # A request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
