@@ -1,11 +1,7 @@
-"""Draws three kinds of figures about the last model's leak that are not in the paper.
+"""Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
 Brackets show upper bounds on this leak next to audit results. An upper bound is either proven or based on
 measured Lipschitz constants of the training steps. If steps have kinks (ReLU), it is only an estimate.
-
-`proven` plots lower bounds from fresh directions and from GC-R against the number of training runs.
-
-`matrix` compares DP-SGD with matrix mechanisms, which correlate the noise of different steps.
 """
 
 import contextlib
@@ -99,7 +95,7 @@ def draw_bracket(
         "xticks": np.unique(take(rows, "x")),
         "ylim": (0, None),
     }
-    if sweep.name in ("bracket_k", "bracket_steps"):  # their epsilons differ by a factor of 100
+    if sweep.name in ("bracket_k", "bracket_steps"):  # a wide range of epsilons
         look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _EPSILON_TICKS}
     figure = draw_panels_of(
         rows,
@@ -140,8 +136,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     rows = gather_rows(points, evidence.levels.delta)
     for row in rows:
         audited: Setting = row["setting"]
-        # The measured setting may have another adversary, which does not affect the steps. If `measured` has
-        # no such setting, the bound needs no measurement.
+        # Steps do not depend on the adversary. A setting that is not in `measured` needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows

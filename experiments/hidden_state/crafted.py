@@ -12,7 +12,7 @@ better bound is valid for all losses with these constants.
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the gradients of all other examples are -C. The target's gradient is C, or zero if the target is
 replaced. So the target's batch has a sum that exceeds other sums by 2 C or by C. In units of C and relative
-to the other sums, a step adds this height plus noise to theta, which starts at 0. But first, the other
+to the other sums, a step adds this height plus noise to theta, which starts at 0. Before this, the other
 examples reset theta to 0 if it is below a threshold c, and push it up further if it is above c. So the last
 iterate exceeds c if theta ever did.
 
@@ -59,7 +59,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
       slopes: The slopes c'_t, of shape (T,).
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
-    # (T,): for each step, the product of the later slopes, which is 1 for the last step.
+    # (T,): for each step, the product of all later slopes.
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
@@ -97,14 +97,13 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
 def make_convex_table(delta: float) -> Table[Record]:
     """Returns a table with a row for each of SCHEDULES, from `make_convex_row`."""
-    exact = ".4f"
     rounded_up = partial(at_most, decimals=4)
     columns = [
         field("k", "k", "g"),
         field("insert", "insert", left=True),
         field("lipschitz", "c", "g"),
-        field("mu_constant_direction", "constant", exact),
-        field("mu_exact", "landscape", exact),
+        field("mu_constant_direction", "constant", ".4f"),
+        field("mu_exact", "landscape", ".4f"),
         field("mu_bound", "bound", rounded_up),
         field("epsilon_bound", "epsilon", rounded_up),
     ]

@@ -61,7 +61,7 @@ _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and th
 _PER_SIGMA = 4  # the grid has at least 4 PER_DEVIATION points in sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
 _MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # from this B / sigma on, the grid has a third of the usual spacing
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid has a third of the usual spacing
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -237,8 +237,8 @@ def best_constant(process: Process, delta: float) -> Floats:
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
-    last = len(grid) - 1
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, last)])
+    around = grid[max(best - 1, 0) : best + 2]  # the best threshold and its neighbours
+    bounds = (around[0], around[-1])
     # A rough threshold is enough: epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(
@@ -263,7 +263,7 @@ def optimal(process: Process, delta: float) -> Floats:
         reached = densities.hockey_stick(out, inserted, stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0  # enough if its largest delta does not exceed the given delta
+    epsilon = 0.0  # if its largest delta is at most the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
@@ -305,7 +305,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     return pair, np.array(thresholds)
 
 
-# The processes (sigma, B, T) that Algorithm 6 searches. The paper's also have two steps.
+# Processes (sigma, B, T) with two steps, as in Algorithm 6 (Errata H13).
 _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))
 
 

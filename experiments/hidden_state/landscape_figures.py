@@ -1,6 +1,6 @@
 """Draws the crafted landscape: the exact epsilon next to the Gaussian conversion's claim.
 
-This module computes only the curves of the paper's Example 1 and Figure 6b. All other values are stored.
+It computes only the curves of the paper's Example 1 and Figure 6b. Other values are stored.
 """
 
 from collections.abc import Iterator, Sequence

@@ -59,7 +59,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns the norms (runs, steps) of an answer's first runs; None without an answer or enough runs."""
+    """Returns the norms (runs, steps) of an answer's first runs; None if it is missing or has fewer runs."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
@@ -68,8 +68,8 @@ def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs with one canary each, and returns the norms (runs, steps) of its gradient before clipping.
 
-    A step's gradient is taken at the model before the step. `runs` are the runs' indices, which determine
-    their random draws.
+    A gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
+    random draws.
     """
     import jax
     import jax.numpy as jnp

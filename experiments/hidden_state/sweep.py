@@ -127,7 +127,6 @@ _SMOKE = {
 }
 SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
-# Sizes of the networks in `bracket` and `bracket_rates`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
 # Audits along coordinates need at least 8 runs, which take too long at k = 25.
@@ -146,7 +145,6 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
-# Sizes of the networks in `matrix`.
 _CORRELATED = {
     "wide_fcnn": Size(
         batch_size=400, canaries=64, coordinate_runs=_at_each(60), fresh_runs=_at_each(12)
@@ -416,12 +414,13 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand, which the bound on the last
-    model needs for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
+    no proven Lipschitz constant, other cells measure how much its steps expand. The bound on the last model
+    needs this for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
     that fresh directions audit.
     """
-    is_measured = task(lines.model).curved is None  # it has no proven Lipschitz constant
-    panel = lines.panel or task(lines.model).label
+    model = task(lines.model)
+    is_measured = model.curved is None  # it has no proven Lipschitz constant
+    panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         all_runs, canaries = size.choose_runs(series.adversary)
         values = {

@@ -44,8 +44,8 @@ _X_LABELS = {
     "over K": "canaries K",
     "over d": "dimension d",
 }
-# By field: label, color, and matplotlib's format of marker and line. Wilson's intervals of order l use the
-# moments of a run's number of detected canaries up to order l.
+# By field: label, color, and matplotlib's format of marker and line. Orders are those of Wilson's intervals
+# (`gaussian_mechanism.wilson_epsilon`).
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -95,8 +95,8 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
     Returns:
       A record with the largest epsilon over all numbers of runs: `epsilon_1` with one canary and order 1,
-      `epsilon_2` and `epsilon_4` with several canaries and orders 2 and 4. `gain_2` and `gain_4` are these
-      orders' ratios of runs (`compute_gain`).
+      `epsilon_2` and `epsilon_4` with several canaries and orders 2 and 4. `gain_2` and `gain_4` are the
+      ratios of runs for these orders (`compute_gain`).
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -191,10 +191,10 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns the number of runs needed with one canary divided by the number needed with several.
+    """Returns the ratio of runs needed with one canary to runs needed with several, to reach an epsilon.
 
-    Both are for the largest epsilon that both reach. `single` and `several` are the epsilons for each number
-    of `runs`. Returns None if one of them is 0 everywhere.
+    This epsilon is the largest that both reach. `single` and `several` are the epsilons for each number of
+    `runs`. Returns None if one of them is always 0.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -322,7 +322,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of Figure 5 for each attack, and the number of missing audits.
 
-    Each attack has a panel over the number of runs n, and one over the number of canaries K.
+    Each attack has a panel over runs n and a panel over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
     # All audits have the same training, so they share the panel, the number of runs and the upper bound.
@@ -363,7 +363,7 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
+    """Plots Figure 4 from records of `_describe`: changes in epsilon, and the dependence of detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
@@ -405,7 +405,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # only now, because this stops the scaling of a row's shared axis
+    for axis in figure.axes:  # only now, because this also fixes the upper end of a row's axis
         axis.set_ylim(bottom=0)
     return figure
 
@@ -442,7 +442,7 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments.
+    """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
 
     In headings, mu_j is the probability that j canaries of a run are all detected.
     """

@@ -4,9 +4,9 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order l = 1, 2 or 4. These intervals use the moments of a run's
-number of detected canaries up to order l. Separate runs choose the detection thresholds, in a window of
-scores (Errata L2). The bounds use only one direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). Separate runs choose the
+detection thresholds, in a window of scores (Errata L2). The bounds use only one direction of the inequality
+(Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      are the means of `moment_gaps` over seeds; missing if K is too small.
+      are the means of `moment_gaps` over seeds. They are missing if K is too small.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -68,7 +68,7 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # With a single canary, there is no order 2, but then there are no gaps either.
+    # With a single canary, there is no order 2, and no gaps for any threshold.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
@@ -131,9 +131,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that j distinct canaries of a run are all detected, which means that their scores
-    reach the threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023,
-    Section 4). `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
+    mu_j is the probability that j distinct canaries of a run are all detected: their scores reach the
+    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+    `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
       second: |mu_2 - mu_1^2|, if K is at least 2.

@@ -234,9 +234,9 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each panel of Figure 4 with stored runs.
 
-    Each panel has its own noise multiplier and observer. A record has the `noise` multiplier, the observer
-    (`observe`, a key of _OBSERVERS), the `analytical` epsilon of a canary that takes part once, and the
-    estimates' QUANTILES over experiments, from `one run` and from `several runs`.
+    A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), the `analytical`
+    epsilon of a canary that takes part once, and the estimates' QUANTILES over experiments, from `one run`
+    and from `several runs`.
     """
     for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
         record: Record = {

@@ -4,9 +4,8 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` uses the paper's noise multipliers. At the other scales, noise multipliers give the paper's
-analytical epsilons (infinite, 300, 100 and 30) at delta 1e-5. Each training run yields cosines for all
-iterates and for the final model.
+Scale `paper` uses the paper's noise multipliers, and the other scales use multipliers that give the paper's
+analytical epsilons. Each training run yields cosines for all iterates and for the final model.
 """
 
 import dataclasses
@@ -73,7 +72,7 @@ class SplitPlan(NamedTuple):
     """Figure 4: experiments with all canaries in one training run, or split across several runs.
 
     Attributes:
-      training: The plan of a run with all canaries. Its repetitions are not used.
+      training: The plan of a run with all canaries.
       experiments: The number of experiments of each kind.
       runs: The number of training runs across which an experiment's canaries are split.
     """
@@ -204,8 +203,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     simulations = Simulations()
     if scale == "smoke":
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
-    title = "Estimates of a known epsilon"
-    all_sweeps = [PlannedSweep("one_shot_table_1", title, cells=(), plan=simulations)]
+    all_sweeps = [
+        PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
+    ]
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
