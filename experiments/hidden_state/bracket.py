@@ -47,7 +47,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # upper bounds are also shown for steps that expand ten times as much as measured
+_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
 _MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # by field: label, color, and format of marker and line
@@ -310,7 +310,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     Audits of fresh directions have a bound after every run, and the table shows some of them (`is_shown`).
     Audits along coordinates have a bound for each number in _SHOWN_RUNS, and for all runs.
     """
-    (cell,) = point.cells
+    (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
     first_runs = {}
     if not conclusion.law_is_known:  # canaries along coordinates

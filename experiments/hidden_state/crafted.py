@@ -38,8 +38,9 @@ from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
-INSERTIONS = 250  # as in the paper's training runs
-NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
+# As in the paper's training runs.
+INSERTIONS = 250
+NOISE_MULTIPLIER = 4.0
 # The periodicity k, the step of each period that inserts the canary, and the Lipschitz constant of steps.
 SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs

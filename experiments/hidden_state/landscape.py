@@ -192,8 +192,8 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
-    negligible at the grid's ends. In the cell with the threshold, we integrate a linear interpolation. In
-    the cells above, we use Gregory's rule with the weights 5/12, 13/12, 1, 1, ...
+    negligible at the grid's ends. In the cell with the threshold, we integrate a linear interpolation. For
+    the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
@@ -216,7 +216,7 @@ def compute_epsilon(
 
 
 def constant(process: Process, threshold: float) -> Floats:
-    """Returns the thresholds (T - 1,) of an adversary with the same threshold at every step."""
+    """Returns the thresholds (T - 1,) of an adversary with a constant threshold."""
     return np.full(process.steps - 1, threshold)
 
 

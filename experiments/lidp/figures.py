@@ -141,7 +141,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.DataFrame:
     """Returns a row of lower bounds on epsilon for each number of runs (see `compute_curve`).
 
-    It has a column for each of _METHODS that accepts the number of canaries in a run.
+    Columns are those of _METHODS that accept the number of canaries in a run.
     """
     bounds = pd.DataFrame(index=range(len(runs)))
     for method in _METHODS:

@@ -75,9 +75,9 @@ def _audit_seed(
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries,
-    which are not inserted, in n other runs. Those runs insert K - 1 other canaries, so the two kinds of runs
-    differ in one canary, like neighboring data sets.
+    Returns scores (n, K) of canaries in n runs that insert them, and scores (n, K) of fresh canaries in n
+    other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ in one canary, like
+    neighboring data sets.
     """
     rng = np.random.default_rng(seed)
     # Each run needs a K x K matrix, so we simulate blocks of runs to limit the memory.

@@ -47,8 +47,7 @@ class Training(NamedTuple):
       learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary that inserts several poisoned canaries, along the data's last principal
-        directions.
+      poisoned: The adversary for several poisoned canaries, along the data's last principal directions.
     """
 
     model: str

@@ -234,8 +234,8 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each panel of Figure 4 with stored runs.
 
-    A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), the `analytical`
-    epsilon of a canary that takes part once, and the estimates' QUANTILES over experiments, from `one run`
+    A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), a canary's
+    `analytical` epsilon if it takes part once, and the estimates' QUANTILES over experiments, from `one run`
     and from `several runs`.
     """
     for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
@@ -453,8 +453,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
     A noise floor is an estimate's mean and 95% quantile without leakage.
     """
-    # The arguments of `field` are a column's field, head, format and width. A column without a head is only
-    # in the CSV.
+    # The arguments of `field` are a column's field, head, format and width. With no head, it is only in CSV.
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
