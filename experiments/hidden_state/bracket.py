@@ -126,7 +126,7 @@ def draw_bracket(
 
 def list_measured(sweep: Sweep) -> list[Setting]:
     """Returns the settings for which the sweep measures the expansion of steps."""
-    # Only cells that measure have a setting as their request.
+    # Only measurement cells have a `Setting` as their request.
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
@@ -235,7 +235,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws a panel of rows from `make_rows`: upper bounds as lines, audits as marks and intervals.
+    """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as marks and intervals.
 
     `look` holds keyword arguments for `Axes.set`.
     """
@@ -346,7 +346,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
     """Returns the conclusions from an audit's first n runs, by n: each of _SHOWN_RUNS, and all runs.
 
-    It leaves out every n that is too small for one of the audit's methods.
+    We leave out every n that is too small for one of the audit's methods.
     """
     (cell,) = point.cells
     by_runs = {}

@@ -25,7 +25,7 @@ _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # Figure 8 has at
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells.
+    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells.
 
     If no audit is stored, the result has no figure.
     """

@@ -58,7 +58,7 @@ HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's end
-_PER_SIGMA = 4  # the grid has at least 4 PER_DEVIATION points in sigma
+_PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
 _MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
 _FINE_RATIO = 9.0  # if B / sigma is at least this, the grid has a third of the usual spacing
@@ -252,7 +252,7 @@ def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
     For each epsilon, `_follow_crossings` returns the thresholds with the largest delta (proof in the module's
-    docstring). We search for the epsilon where this delta equals the given one.
+    docstring). We search for the epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -441,7 +441,7 @@ def simulate(
     """Simulates R runs on a crafted landscape.
 
     Args:
-      key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
+      key: The random key for all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
       noise_multiplier: The standard deviation sigma of the first step's noise.
       batch_size: The batch size B. The noise of later steps has standard deviation sigma / B.
@@ -477,7 +477,7 @@ def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """
     sigma, size, steps = study.process
-    # `root` hashes this text, so a change to it would change the random draws and the stored answers.
+    # `root` hashes this text, so changing it would change the random draws and the stored answers.
     checksum = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, str(checksum))
     present = np.arange(study.runs) % 2 == 1

@@ -416,7 +416,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
     no proven Lipschitz constant, other cells measure how much its steps expand. The bound on the last model
     needs this for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
-    that fresh directions audit.
+    audited with fresh directions.
     """
     model = task(lines.model)
     is_measured = model.curved is None  # it has no proven Lipschitz constant

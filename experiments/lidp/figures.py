@@ -236,7 +236,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells."""
+    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -260,8 +260,8 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
-    The record has the `panel` and its `heading`, the fields of the audit, and the one on the horizontal axis
-    as `x`. For each method, it has the mean epsilon over seeds under the method's name, the standard
+    The record has the `panel`, its `heading`, the audit's fields, and the one on the horizontal axis as `x`.
+    For each method, it has the mean epsilon over seeds under the method's name, the standard
     deviation (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`).
     `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's
     epsilon, and `window` is the largest that the paper's thresholds can show (Errata L2). `answer`, the
@@ -433,7 +433,7 @@ _AUDIT = [
 
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 3: the mean and standard deviation over seeds of each method's epsilon."""
+    """Returns the table of Figure 3: each method's mean epsilon and standard deviation over seeds."""
     columns = list(_AUDIT)
     for method, (label, *_) in _METHODS.items():
         columns.append(text_field(f"{method}_shown", label, width=15))

@@ -1,6 +1,6 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others show stored cosines. For an observer of all iterates, a canary's cosine is
+Table 1 is simulated. The others use stored cosines. For an observer of all iterates, a canary's cosine is
 its largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
@@ -357,7 +357,7 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    This distribution is the histogram of canaries that are not inserted (`unobserved`). For the final model,
+    The latter is the histogram of canaries that are not inserted (`unobserved`). For the final model,
     `unobserved` is empty, and we draw the exact density. The panel has a single record.
     """
     [run] = records
@@ -410,8 +410,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, records: Records) -> None:
     """Draws one observer's estimates of epsilon as bars, with standard errors.
 
-    Dashes are the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line is the noise floor. `records` are runs with different numbers of repetitions.
+    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
+    dotted line marks the noise floor. `records` are runs with different numbers of repetitions.
     """
     observer = records[0]["observer"]
     places = range(len(records))
@@ -453,7 +453,8 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
     A noise floor is an estimate's mean and 95% quantile without leakage.
     """
-    # The arguments of `field` are a column's field, head, format and width. With no head, it is only in CSV.
+    # The arguments of `field` are a column's field, head, format and width. A column with no head is only in
+    # the CSV.
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),

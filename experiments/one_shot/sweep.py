@@ -25,7 +25,7 @@ class TrainingPlan(NamedTuple):
 
     Attributes:
       label: The name of the data for titles.
-      counterpart: The name of the data in the paper that these data replace.
+      counterpart: The name of the paper's data set that these data replace.
       setting: The setting of all runs, except for the noise multiplier and the repetitions.
       noises: The noise multipliers.
       repetitions: The numbers of rounds that a canary takes part in.
