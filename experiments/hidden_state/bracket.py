@@ -246,8 +246,9 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line})
     xs = take(rows, "x")
     label = "range if steps expand ten times as much"
-    bounds = (take(rows, "at_most"), take(rows, "margin"))
-    axis.fill_between(xs, *bounds, color=BOUND, alpha=0.15, lw=0, label=label)
+    bound = take(rows, "at_most")
+    margin = take(rows, "margin")
+    axis.fill_between(xs, bound, margin, color=BOUND, alpha=0.15, lw=0, label=label)
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
@@ -393,7 +394,7 @@ def draw_correlated(
 
 
 def _describe_noise(setting: Setting, delta: float) -> Record:
-    """Returns a setting's noise strategy and noise multiplier, and two epsilons at delta.
+    """Returns a setting's noise strategy and multiplier, and two epsilons at delta.
 
     `every_model` is the accountant's epsilon for all models together. `linear` is the last model's predicted
     epsilon if losses are linear.

@@ -116,8 +116,8 @@ class Stepper:
         largest_mean = num_moves + 1
         total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
         half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
-        where = f"`steps={process.steps}`, sigma {sigma:g} and B = {process.batch_size}"
-        need = f"need a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
+        where = f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size},"
+        need = f"this needs a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
         require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
         # Reflection about 1/2 swaps the densities with and without the canary, so the grid is symmetric.
         cells = np.arange(-half_width, half_width, dtype=np.float64)

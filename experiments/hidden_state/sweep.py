@@ -208,7 +208,7 @@ _CLIPPING_NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
-    """Returns lines for the FCNN, with a panel for each of the two learning rates in the paper."""
+    """Returns lines for the FCNN, with a panel for each of the paper's two learning rates."""
     lines = []
     for rate in (0.1, 0.01):
         fields = {"learning_rate": rate}
@@ -432,7 +432,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             lines.field: x,
             **lines.fields,
         }
-        if "steps" not in values:
+        if "steps" not in values:  # a setting has steps or insertions
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity

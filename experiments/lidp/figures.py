@@ -112,8 +112,8 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Over n, bounds use parts of the runs. Their K is the stored number above 1 that is closest to the square
-    root of the total number of runs, as in Figure 3. Over K, bounds use all runs.
+    Over n, bounds use parts of the runs. Their K is the stored number above 1 closest to the square root of
+    the total number of runs, as in Figure 3. Over K, bounds use all runs.
 
     Args:
       by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
@@ -191,7 +191,7 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns the ratio of runs needed with one canary to runs needed with several, to reach an epsilon.
+    """Returns the ratio of runs needed with one canary to runs needed with several, for an epsilon.
 
     This epsilon is the largest that both reach. `single` and `several` are the epsilons for each number of
     `runs`. Returns None if one of them is always 0.
@@ -261,11 +261,11 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
     The record has the `panel`, its `heading`, the audit's fields, and the one on the horizontal axis as `x`.
-    For each method, it has the mean epsilon over seeds under the method's name, the standard
-    deviation (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`).
-    `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's
-    epsilon, and `window` is the largest that the paper's thresholds can show (Errata L2). `answer`, the
-    stored result of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
+    For each method, it has the mean epsilon over seeds under the method's name, the standard deviation
+    (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`). `gain_2`
+    and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's epsilon,
+    and `window` is the largest that the paper's thresholds can show (Errata L2). `answer`, the stored result
+    of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma

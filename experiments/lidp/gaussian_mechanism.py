@@ -68,7 +68,7 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # With a single canary, there is no order 2, and no gaps for any threshold.
+    # A single canary has no order 2 and no gaps, so its threshold does not matter.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
@@ -155,7 +155,7 @@ def window_limit(sigma: float, delta: float) -> float:
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
     best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
-    A fraction p_1 = 10% of the scores with the canary exceed it, and a fraction p_0 of those without it.
+    The fraction of scores that exceed it is p_1 = 10% with the canary, and p_0 without it.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)

@@ -213,8 +213,8 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # The constants are fitted to measured times. Choosing thresholds takes as long as one seed. Then two cores
-    # share the seeds.
+    # The constants are fitted to measured times. Choosing thresholds takes as long as one seed, and then two
+    # cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 

@@ -418,7 +418,7 @@ def _draw_bars(axis: Axes, records: Records) -> None:
     axis.bar(
         places,
         take(records, observer),
-        0.6,
+        width=0.6,
         color=style.BLUE,
         alpha=0.5,
         ecolor=style.BLACK,
