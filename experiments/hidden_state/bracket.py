@@ -173,8 +173,10 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
         row = rows[place]
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
-            gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
-            row |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
+            row |= {
+                "proven": conclusion.epsilon,
+                "gdp_limit": conclusion.bound(EXACT_NULL_GDP).epsilon,
+            }
         else:
             low, high = point.interval()
             mean, _min, _max = point.spread(IF_GAUSSIAN)
