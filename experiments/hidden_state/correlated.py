@@ -1,7 +1,4 @@
-"""The noise of the sweep `matrix`, which compares last models at the same accounted epsilon.
-
-That epsilon is ACCOUNTED_EPSILON, for all models of a run together.
-"""
+"""The noise of the sweep `matrix`, in which all models of a run together have ACCOUNTED_EPSILON."""
 
 NAME = "matrix"
 STRATEGIES = {  # labels by noise strategy

@@ -252,7 +252,7 @@ def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) ->
         setting = setting_of(
             training.model,
             adversary=adversary.name,
-            **adversary.deciding(),  # the adversary's fields, without defaults
+            **adversary.deciding(),  # the adversary's non-default fields
             canaries=canaries,
             steps=training.steps,
             sampler=f"poisson:{training.sampling_rate!r}",
