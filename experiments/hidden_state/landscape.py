@@ -66,7 +66,7 @@ _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
 class Process(NamedTuple):
-    """The training run on a crafted landscape.
+    """A training run on a crafted landscape.
 
     Attributes:
       noise_multiplier: sigma > 0.

@@ -162,7 +162,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
 
 
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
-    """Trains runs by heavy ball with momentum beta, half of them with the canary.
+    """Trains runs by the heavy-ball method with momentum beta, half of them with the canary.
 
     The landscape must have an end, and `seed` determines the noise. Returns the last models of runs with the
     canary and of runs without it, of shape (runs / 2,) each.

@@ -222,7 +222,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of their number.
+    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the number of runs.
 
     Args:
       runs: Increasing numbers of runs.
@@ -363,12 +363,11 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Plots Figure 4 from records of `_describe`: changes in epsilon, and the dependence of detections.
+    """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence, against K and against the dimension d. A line with slope -1 is the decay that the paper
-    reports (Errata L6).
+    dependence, plotted against K and d. A line with slope -1 is the decay that the paper reports (Errata L6).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)

@@ -17,7 +17,7 @@ class MechanismAudit(NamedTuple):
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
-      seeds: The number of seeds, which start at 0.
+      seeds: The number of seeds. Seeds start at 0.
       delta: The delta of the bounds.
       confidence: The confidence of the bounds.
     """

@@ -85,7 +85,7 @@ sigma,dimension,mean,deviation
 4.22,10000000,1.00,0.07"""
 TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
-# The rows of the paper's tables, by the name of the paper's data.
+# The rows of the paper's tables, by data set.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -357,7 +357,7 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    The latter is the histogram of canaries that are not inserted (`unobserved`). For the final model,
+    We show the latter as the histogram of canaries that are not inserted (`unobserved`). For the final model,
     `unobserved` is empty, and we draw the exact density. The panel has a single record.
     """
     [run] = records
