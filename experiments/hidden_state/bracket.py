@@ -1,11 +1,7 @@
-"""Draws three kinds of figures that are not in the paper, about the last model's leak.
+"""Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
-Brackets show upper bounds on this leak next to the results of audits. An upper bound is proven or uses
-measured Lipschitz constants of the steps. If steps have kinks (ReLU), it is only an estimate.
-
-`proven` compares fresh directions with GC-R on the paper's models, over the number of training runs.
-
-`matrix` compares DP-SGD with matrix mechanisms, which correlate the noise of different steps.
+Brackets show upper bounds on this leak next to audit results. An upper bound is either proven or based on
+measured Lipschitz constants of the training steps. If steps have kinks (ReLU), it is only an estimate.
 """
 
 import contextlib
@@ -51,9 +47,9 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # a factor by which steps may expand more than measured
+_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
 _MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
-_EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
+_EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # by field: label, color, and format of marker and line
     "composition": ("composition", UPPER, ":"),
     "proven": ("assumption-free lower bound, fresh directions", FREE, "o"),
@@ -89,17 +85,17 @@ proven:   lower bound of fresh directions, assumption-free"""
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws upper bounds and audits of the last model over the sweep's x axis, and makes their table."""
+    """Plots upper bounds and audits of the last model against the sweep's x, and makes their table."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    look: dict[str, Any] = {  # arguments of `Axes.set`
+    look: dict[str, Any] = {  # keyword arguments for `Axes.set`
         "xscale": "log",
         "xlabel": x_axis.name,
         "xticks": np.unique(take(rows, "x")),
         "ylim": (0, None),
     }
-    if sweep.name in ("bracket_k", "bracket_steps"):
+    if sweep.name in ("bracket_k", "bracket_steps"):  # a wide range of epsilons
         look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _EPSILON_TICKS}
     figure = draw_panels_of(
         rows,
@@ -130,7 +126,7 @@ def draw_bracket(
 
 def list_measured(sweep: Sweep) -> list[Setting]:
     """Returns the settings for which the sweep measures the expansion of steps."""
-    # Only cells that measure have a setting as their request.
+    # Only measurement cells have a `Setting` as their request.
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
@@ -140,7 +136,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     rows = gather_rows(points, evidence.levels.delta)
     for row in rows:
         audited: Setting = row["setting"]
-        # The steps do not depend on the adversary. If they are not measured, the bound needs no measurement.
+        # Steps do not depend on the adversary. A setting that is not in `measured` needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -149,19 +145,19 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row joins up to two audits, one of fresh directions and one of canaries along coordinates. Rows do not
-    have the fields of a missing audit.
+    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
+    audit is missing, the row does not have its fields.
 
     Args:
       points: The points, each with a conclusion.
-      delta: That of predicted epsilons.
+      delta: The delta of predicted epsilons.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
-      accountant's for all models together. From fresh directions, `proven` is an assumption-free lower bound,
-      and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates, `interval_low` and
+      accountant's epsilon for all models together. From fresh directions, `proven` is an assumption-free
+      lower bound, and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates, `interval_low` and
       `interval_high` are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound,
-      and `constant_direction` is a prediction.
+      and `constant_direction` is the prediction if genuine gradients do not interfere.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -177,11 +173,13 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
         row = rows[place]
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
-            gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
-            row |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
+            row |= {
+                "proven": conclusion.epsilon,
+                "gdp_limit": conclusion.bound(EXACT_NULL_GDP).epsilon,
+            }
         else:
             low, high = point.interval()
-            mean, _, _ = point.spread(IF_GAUSSIAN)
+            mean, _min, _max = point.spread(IF_GAUSSIAN)
             row |= {
                 "interval_low": low,
                 "interval_high": high,
@@ -197,15 +195,15 @@ def _describe_training(setting: Setting) -> Hashable:
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
-    """Returns the upper bound on the last model's epsilon, or {} if it needs a missing measurement.
+    """Returns the upper bound on the last model's epsilon, or {} if a measurement for it is not stored.
 
-    `composition` is the accountant's epsilon of all models together.
+    `composition` is the accountant's epsilon for all models together.
 
     Returns:
       at_most: The bound.
       word: Its assumption in a word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
         ESTIMATE if steps have kinks.
-      margin: The bound if steps expand ten times more than measured.
+      margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
@@ -220,8 +218,8 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
-        # For steps with kinks, `hidden_state` would not return a bound, since derivatives prove none.
         word = ESTIMATE if steps.kink else MEASURED
+        # Derivatives prove no bound for steps with kinks. With an empty `kink`, `hidden_state` computes it.
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
     return {
@@ -239,9 +237,9 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws one panel's rows of `make_rows`: upper bounds as lines, audits as marks and intervals.
+    """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as marks and intervals.
 
-    `look` has arguments of `Axes.set`.
+    `look` holds keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
@@ -250,8 +248,9 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line})
     xs = take(rows, "x")
     label = "range if steps expand ten times as much"
-    bounds = (take(rows, "at_most"), take(rows, "margin"))
-    axis.fill_between(xs, *bounds, color=BOUND, alpha=0.15, lw=0, label=label)
+    bound = take(rows, "at_most")
+    margin = take(rows, "margin")
+    axis.fill_between(xs, bound, margin, color=BOUND, alpha=0.15, lw=0, label=label)
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
@@ -269,7 +268,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws each method's lower bounds over the number of training runs, and makes their table."""
+    """Plots each method's lower bounds against the number of training runs, and makes their table."""
     rows: list[Record] = []
     for point in points:
         rows += make_proven_rows(point, evidence)
@@ -279,7 +278,7 @@ def draw_proven(
         field("panel"),
         field("method", "method", left=True),
         field("canaries", "canaries", ","),
-        field("x", "trainings", ",")._replace(key="trainings"),
+        field("x", "trainings", ",")._replace(key="trainings"),  # the CSV column
         field("epsilon", "epsilon", at_least),
         field("upper_bound", "upper bound", at_most),
         field("assumes", "assumes", left=True),
@@ -290,8 +289,9 @@ def draw_proven(
 
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
-    """Draws the lower bounds of one model and periodicity over the number of training runs."""
-    of_coordinates = records[-1]  # records of fresh directions come first, and have no prediction
+    """Plots the lower bounds for one model and periodicity against the number of training runs."""
+    # Records of fresh directions come first, and have no prediction.
+    of_coordinates = records[-1]
     if of_coordinates["predicted"] is not None:
         label = "predicted if gradients do not interfere"
         axis.axhline(of_coordinates["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
@@ -313,7 +313,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     Audits of fresh directions have a bound after every run, and the table shows some of them (`is_shown`).
     Audits along coordinates have a bound for each number in _SHOWN_RUNS, and for all runs.
     """
-    (cell,) = point.cells
+    (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
     first_runs = {}
     if not conclusion.law_is_known:  # canaries along coordinates
@@ -347,9 +347,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
-    """Returns the conclusions from the first n runs of an audit, by n: each of _SHOWN_RUNS, and all runs.
+    """Returns the conclusions from an audit's first n runs, by n: each of _SHOWN_RUNS, and all runs.
 
-    It leaves out an n that is too small for one of the audit's methods.
+    We leave out every n that is too small for one of the audit's methods.
     """
     (cell,) = point.cells
     by_runs = {}
@@ -367,7 +367,7 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws the last model's epsilon over k for each noise strategy, and makes its table."""
+    """Plots the last model's epsilon against k for each noise strategy, and makes its table."""
     delta = evidence.levels.delta
     rows = gather_rows(points, delta)
     for row in rows:
@@ -396,9 +396,9 @@ def draw_correlated(
 
 
 def _describe_noise(setting: Setting, delta: float) -> Record:
-    """Returns a setting's noise strategy and noise multiplier, and two epsilons at delta.
+    """Returns a setting's noise strategy and multiplier, and two epsilons at delta.
 
-    `every_model` is the accountant's epsilon of all models together. `linear` is the last model's predicted
+    `every_model` is the accountant's epsilon for all models together. `linear` is the last model's predicted
     epsilon if losses are linear.
     """
     schedule = setting.schedule
@@ -414,9 +414,9 @@ def _describe_noise(setting: Setting, delta: float) -> Record:
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:
-    """Draws the last models' epsilons over k in one panel, with a color for each noise strategy.
+    """Plots the last models' epsilons against k in one panel, with a color for each noise strategy.
 
-    Predictions are lines, audits are intervals, and proven bounds are dots.
+    Predictions are drawn as lines, audits as intervals, and proven bounds as dots.
     """
     for strategy, label in STRATEGIES.items():
         color, dash = _STRATEGY_LOOKS[strategy]

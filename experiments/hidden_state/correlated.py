@@ -1,8 +1,4 @@
-"""The noise of the sweep `matrix`, which compares last models at the same accounted epsilon.
-
-All models of a run together leak ACCOUNTED_EPSILON. Canaries along coordinates measure how much the last
-model leaks, and fresh directions give a lower bound.
-"""
+"""The noise of the sweep `matrix`, in which all models of a run together have ACCOUNTED_EPSILON."""
 
 NAME = "matrix"
 STRATEGIES = {  # labels by noise strategy
@@ -15,8 +11,8 @@ ACCOUNTED_EPSILON = 24.0
 ACCOUNTED_DELTA = 1e-5
 STEPS = 250
 PERIODICITIES = (1, 2, 5, 10, 25, 50)
-# Noise multipliers for each periodicity, by `MatrixMechanism.with_epsilon`. They are constants, since sweeps
-# must not load SciPy.
+# One for each of PERIODICITIES, from `MatrixMechanism.with_epsilon`, which sweeps must not call because it
+# loads SciPy.
 NOISE_MULTIPLIERS = {
     "independent": (3.99943, 2.82802, 1.7886, 1.26473, 0.799885, 0.565604),
     "lambda:0.9": (38.8799, 19.4506, 7.83556, 4.02936, 1.875, 1.1925),

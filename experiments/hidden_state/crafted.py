@@ -11,14 +11,14 @@ better bound is valid for all losses with these constants.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the gradients of all other examples are -C. The target's gradient is C, or zero if the target is
-replaced. So the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and without the
-other examples, theta is this height plus noise. It starts at 0. In each step, the other examples reset theta
-to 0 if it is below a threshold c, and push it up further if it is above c. So the last iterate exceeds c if
-theta ever did.
+replaced. So the target's batch has a sum that exceeds other sums by 2 C or by C. In units of C and relative
+to the other sums, a step adds this height plus noise to theta, which starts at 0. Before this, the other
+examples reset theta to 0 if it is below a threshold c, and push it up further if it is above c. So the last
+iterate exceeds c if theta ever did.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes. The B
-examples of a batch share this term, at most eta C for each. It is periodic in theta with period B C (1 -
-eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes. Each
+of a batch's B examples contributes at most eta C to this term, which is periodic in theta with period B C
+(1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
 The latch's steps do not have the Lipschitz constant 1.
 """
@@ -38,8 +38,9 @@ from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
-INSERTIONS = 250  # as in the paper's training runs
-NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
+# As in the paper's training runs.
+INSERTIONS = 250
+NOISE_MULTIPLIER = 4.0
 # The periodicity k, the step of each period that inserts the canary, and the Lipschitz constant of steps.
 SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
@@ -52,21 +53,22 @@ _GRID = 1e-3  # the accountant's spacing of privacy losses for Poisson sampling
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
-    Each later step multiplies a step's shift and noise by its slope.
+    Each step multiplies the earlier shifts and noise by its slope.
 
     Args:
       shifts: The canary's shift s_t in each step, of shape (T,).
       slopes: The slopes c'_t, of shape (T,).
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
-    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) products of later slopes
+    # (T,): for each step, the product of all later slopes.
+    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    The landscape has the slopes that should attain the bound, so `mu_exact` should equal `mu_bound`.
+    The landscape's slopes should attain the bound, so `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.
@@ -80,7 +82,8 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
       step. `epsilon_bound` is the bound's epsilon.
     """
     steps = np.arange(INSERTIONS * k)
-    shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)  # 1 at insertions, else 0
+    # 1 at insertions, else 0. `insert_step` counts from 1.
+    shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "k": k,
@@ -95,14 +98,13 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
 def make_convex_table(delta: float) -> Table[Record]:
     """Returns a table with a row for each of SCHEDULES, from `make_convex_row`."""
-    exact = ".4f"
     rounded_up = partial(at_most, decimals=4)
     columns = [
         field("k", "k", "g"),
         field("insert", "insert", left=True),
         field("lipschitz", "c", "g"),
-        field("mu_constant_direction", "constant", exact),
-        field("mu_exact", "landscape", exact),
+        field("mu_constant_direction", "constant", ".4f"),
+        field("mu_exact", "landscape", ".4f"),
         field("mu_bound", "bound", rounded_up),
         field("epsilon_bound", "epsilon", rounded_up),
     ]
@@ -121,7 +123,7 @@ def compute_latch_rate(
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
     It does if theta exceeded c after any step. Until then, each step sets theta to noise with standard
-    deviation sigma, plus the height h in the step with the target's batch. After E epochs of b batches, the
+    deviation sigma, plus the height h if the batch has the target. After E epochs of b batches, the
     probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
@@ -141,7 +143,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
     """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
 
     Returns:
-      A record with sigma, batches, epochs, `epsilon`, a lower bound on the latch's epsilon at delta, and
+      A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta; and
       `poisson`, the accountant's epsilon. The lower bound uses the best threshold among multiples of 0.01 C,
       up to 2 C plus 8 standard deviations of the noise.
     """

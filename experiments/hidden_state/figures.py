@@ -21,21 +21,23 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # for the three models of Figure 8
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # Figure 8 has at most three models
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells.
+    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells.
 
-    The result has no figure if no audit is stored.
+    If no audit is stored, the result has no figure.
     """
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
     delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
+    # Cells may also measure how much steps expand the distance between two models.
     for setting in bracket.list_measured(sweep):
-        missing += bracket.read_expansion(evidence, setting) is None
+        if bracket.read_expansion(evidence, setting) is None:
+            missing += 1
     stored = [point for point in all_points if point.conclusions]
     if not stored:
         return Drawn(None, missing)

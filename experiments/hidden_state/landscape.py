@@ -8,7 +8,7 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
 
 We compute the densities of theta_t by quadrature. The grid's spacing is at most sigma / B / 8 to resolve a
 step's noise, and at most sigma / 32 to resolve where the likelihood ratio crosses e^epsilon. A step splits
-the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this keeps the
+the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this preserves the
 *relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing changes
 epsilon by less than 0.1% (tested).
 
@@ -20,12 +20,12 @@ which is the delta of theta_T.
     that the final test accepts if theta_t = x. Then D_T is the integral of g_1(x) V_1(x). The likelihood
     ratio of theta_1 increases, and increasing maps and Gaussian noise (a totally positive kernel) preserve
     this. So the best final test is a threshold, and every V_t increases. The best first step moves up if
-    g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This decides g_2, and so
-    on. The largest D_T is a maximum of decreasing functions of epsilon, so it decreases. The adversary's
+    g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This determines g_2, and
+    so on. The largest D_T is a maximum of decreasing functions of epsilon, so it decreases. The adversary's
     epsilon is where it equals the given delta.
 
     For other maps, we tested random landscapes and landscapes from gradient search with s in [-1, 1]
-    (tests/experiments/hidden_state/test_crafted_landscape.py). They are never better.
+    (tests/experiments/hidden_state/test_crafted_landscape.py). None of them is better.
 """
 
 import itertools
@@ -58,15 +58,15 @@ HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's end
-_PER_SIGMA = 4  # the grid has at least 4 PER_DEVIATION points in sigma
+_PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
 _MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid needs a third of the usual spacing
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid has a third of the usual spacing
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
 class Process(NamedTuple):
-    """The training run on a crafted landscape.
+    """A training run on a crafted landscape.
 
     Attributes:
       noise_multiplier: sigma > 0.
@@ -116,8 +116,8 @@ class Stepper:
         largest_mean = num_moves + 1
         total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
         half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
-        where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
-        need = f"they need a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
+        where = f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size},"
+        need = f"this needs a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
         require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
         # Reflection about 1/2 swaps the densities with and without the canary, so the grid is symmetric.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
@@ -131,7 +131,7 @@ class Stepper:
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a record. Its error is that of their masses."""
+        """Returns the densities `pair` (2, n) as a record. Its error is how far their masses are from 1."""
         mass = pair.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
@@ -152,12 +152,12 @@ class Stepper:
         up = self._move_up(above)
         # To move a density down, mirror it about the grid's middle, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Next to the threshold, a weight may exceed 1. Then `below` is negative there.
+        # Next to the threshold, a weight may exceed 1, which makes `below` negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
-        # With mode "same", the kernel counts as centered at 0, so the result still has to move up.
+        # Mode "same" treats the kernel as centered at 0, so the result still has to move up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
@@ -196,7 +196,7 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
-    if not 0 <= position < len(points) - 3:  # the function is negligible near such a threshold
+    if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
         return (points > threshold).astype(np.float64)
     cell = int(position)
     fraction = position - cell  # the part of the cell below the threshold
@@ -216,28 +216,29 @@ def compute_epsilon(
 
 
 def constant(process: Process, threshold: float) -> Floats:
-    """Returns the thresholds (T - 1,) of an adversary with the same threshold at every step."""
+    """Returns the thresholds (T - 1,) of an adversary with a constant threshold."""
     return np.full(process.steps - 1, threshold)
 
 
 def best_constant(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) that leak the largest epsilon at delta if all of them are equal.
 
-    We try a grid of thresholds, then Brent's method between the neighbours of the best one. Thresholds below
-    1/2 are not needed, since reflection about 1/2 swaps the densities with and without the canary and does
-    not change epsilon.
+    We try a grid of thresholds, then Brent's method between the neighbours of the best one. We skip
+    thresholds below 1/2, because reflection about 1/2 swaps the densities with and without the canary and
+    does not change epsilon.
     """
 
     def negate_epsilon(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
-        """Returns the negative epsilon of a constant threshold, by default from a coarse density grid."""
+        """Returns minus a constant threshold's epsilon, by default from a coarse density grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # The optimal adversary's first threshold is at most `top`. The best constant one may be larger.
+    # The optimal adversary's first threshold is at most `top`. The best constant threshold may be larger, so
+    # the grid extends 25% further.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
-    last = len(grid) - 1
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, last)])
+    around = grid[max(best - 1, 0) : best + 2]  # the best threshold and its neighbours
+    bounds = (around[0], around[-1])
     # A rough threshold is enough: epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(
@@ -251,7 +252,7 @@ def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
     For each epsilon, `_follow_crossings` returns the thresholds with the largest delta (proof in the module's
-    docstring). We search for the epsilon where this delta equals the given one.
+    docstring). We search for the epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -262,7 +263,7 @@ def optimal(process: Process, delta: float) -> Floats:
         reached = densities.hockey_stick(out, inserted, stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0  # if its delta is at most the given delta
+    epsilon = 0.0  # if its largest delta is at most the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
@@ -290,7 +291,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at an epsilon.
 
     Each threshold is where the increasing likelihood ratio of theta (with to without the canary) crosses
-    e^epsilon, or an end of the grid's accurate part if it does not.
+    e^epsilon. If it does not, the threshold is an end of the grid's accurate part.
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -304,7 +305,8 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     return pair, np.array(thresholds)
 
 
-_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # two steps, as in Algorithm 6 (Errata H13)
+# Processes (sigma, B, T) with two steps, as in Algorithm 6 (Errata H13).
+_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))
 
 
 class Study(NamedTuple):
@@ -355,7 +357,7 @@ def keep(out: Path, study: Study) -> Answer:
 
 
 def audit(study: Study) -> Answer:
-    """Computes each adversary's exact epsilon, and the paper's estimates for `half` from simulated runs.
+    """Computes each adversary's exact epsilons, and the paper's estimates for `half` from simulated runs.
 
     Returns:
       upper: The accountant's epsilon.
@@ -374,10 +376,11 @@ def audit(study: Study) -> Answer:
 
 
 def search(study: Study) -> Answer:
-    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each the same at every step.
+    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each at every step.
 
     All simulations use the same random draws. Thresholds are symmetric about C / 2 (Errata H7). The largest
-    is 15% above the theta_1 at which the likelihood ratio is e^upper, since no better threshold is higher.
+    is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best threshold is
+    not above this theta_1 (Errata H13).
 
     Returns:
       upper: The accountant's epsilon.
@@ -401,8 +404,8 @@ def search(study: Study) -> Answer:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
 
-    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of guessing "in"
-    above the next step's threshold. After step T, it uses the last threshold again.
+    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test that
+    guesses "in" above the next step's threshold, or after step T, above the last threshold.
 
     Args:
       process: The process.
@@ -438,7 +441,7 @@ def simulate(
     """Simulates R runs on a crafted landscape.
 
     Args:
-      key: The key of all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
+      key: The random key for all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
       presence: (R,), 1 for runs with the canary and 0 for others.
       noise_multiplier: The standard deviation sigma of the first step's noise.
       batch_size: The batch size B. The noise of later steps has standard deviation sigma / B.
@@ -474,7 +477,7 @@ def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """
     sigma, size, steps = study.process
-    # `root` hashes this text. Another text would change the random draws, and so the stored answers.
+    # `root` hashes this text, so changing it would change the random draws and the stored answers.
     checksum = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, str(checksum))
     present = np.arange(study.runs) % 2 == 1

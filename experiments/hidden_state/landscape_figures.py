@@ -1,6 +1,6 @@
 """Draws the crafted landscape: the exact epsilon next to the Gaussian conversion's claim.
 
-This module computes only the curves of the paper's Example 1 and Figure 6b. All other values are stored.
+It computes only the curves of the paper's Example 1 and Figure 6b. Other values are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +34,14 @@ _EXACT_PANELS = {  # titles of heat maps, by adversary
 
 
 def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple[str, Figure]]:
-    """Yields the name and the drawing of the paper's Figures 3a, 14, 3b and 6b, and of Algorithm 6.
+    """Yields the names and drawings of the paper's Figures 3a, 14, 3b and 6b, and of Algorithm 6.
 
     `audits` are studies of kind AUDIT, and `searches` are studies of kind SEARCH, each with its answer.
     """
     processes = [study.process for study, _ in audits]
     sigmas = sorted({process.noise_multiplier for process in processes})
-    label = f"epsilon at delta {show_level(audits[0][0].delta)}"
+    first, _ = audits[0]  # all studies have the same delta and number of steps
+    label = f"epsilon at delta {show_level(first.delta)}"
     # Figure 14 has all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
         panels = {}
@@ -65,7 +66,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
     for process in processes:
         if process.noise_multiplier == sigma:
             panels[f"B = {process.batch_size}"] = partial(_draw_trade_off, process=process)
-    title = f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}"
+    title = f"Trade-off curves, sigma = {sigma:g}, T = {first.process.steps}"
     yield (
         "figure_6b",
         draw_panels(
@@ -122,8 +123,8 @@ def _name(process: Process) -> str:
 def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` has the positions on the horizontal axis ("x") and the values of some lines: those of
-    _EPSILONS, and "simulated", the claim of the paper's procedure from simulated runs.
+    `epsilons` has the positions on the horizontal axis ("x"), the values of any lines in _EPSILONS, and
+    "simulated", the claims of the paper's procedure from simulated runs.
     """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -131,7 +132,7 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> 
 
 
 def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
-    """Plots the epsilon after each step t with the threshold C / 2, and with a constant gradient.
+    """Plots the epsilon after each step t for the threshold C / 2, and for a constant gradient.
 
     The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
@@ -155,9 +156,9 @@ def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    The first two panels show claims of a Gaussian conversion, and the others show exact rates. At a rate of
-    1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are studies
-    of kind AUDIT, each with its answer (`landscape.audit`).
+    The first two panels show rates of a Gaussian conversion's claims, and the others show exact rates. At a
+    rate of 1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0. `audits` are
+    studies of kind AUDIT, each with its answer (`landscape.audit`).
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"

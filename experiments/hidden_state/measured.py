@@ -1,6 +1,6 @@
-"""Cells that train runs once and store a measurement of them.
+"""Cells that train runs and store a measurement.
 
-Figure 8 shows gradient norms of an example with a wrong label. Bounds on a network's last model need the
+Figure 8 shows gradient norms of an example with a wrong label. A bound on a network's last model needs the
 expansion of its steps: how much a step increases the distance between two models.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Norms = NDArray[np.float64]
 NORMS = "canary_norms"  # the experiment's name
-_NORMS_FIELD = "norms"  # of the stored answer
+_NORMS_FIELD = "norms"  # in the stored answer
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    The setting's adversary is L, which inserts an example with a wrong label. Each run draws its own initial
-    model, canary and noise.
+    The setting's adversary must be L, which inserts an example with a wrong label. Each run draws its own
+    initial model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -55,11 +55,11 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     name = f"norms of L's canary, {setting.model}"
     cell = setting_cell(name, setting, runs, is_complete, do, NORMS)
-    return cell._replace(request=setting)
+    return cell._replace(request=setting)  # for the figure
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns a stored answer's norms (runs, steps) of its first runs; None if it has fewer runs."""
+    """Returns the norms (runs, steps) of an answer's first runs; None if it is missing or has fewer runs."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
@@ -68,8 +68,8 @@ def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs with one canary each, and returns the norms (runs, steps) of its gradient before clipping.
 
-    Each norm is at the model before a step. `runs` are the indices of the runs, which determine their random
-    draws.
+    A gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
+    random draws.
     """
     import jax
     import jax.numpy as jnp
@@ -102,7 +102,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
         _, norms = jax.lax.scan(advance, game.mechanism.start(theta_0), schedule)
         return norms
 
-    hyper = jax.tree.map(jnp.float32, game.hyper)
+    hyper = jax.tree.map(jnp.float32, game.hyper)  # as in training
     compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
     keys = {name: game.run_keys(name, runs) for name in ("theta", "canary", "noise")}
     norms = compute(hyper, game.data, game.schedule, keys)
@@ -110,11 +110,11 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"  # the experiment's name
-# By model: the number of runs to measure, and the largest number of measured steps in a run.
+# By model: the number of measured runs, and the largest number of measured steps in a run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# Measuring a step takes the time of this many training steps of a large model, and at least _MIN_SECONDS.
+# Measuring a step takes as long as this many training steps of a large model, and at least _MIN_SECONDS.
 _NUM_TRAINING_STEPS = 300
 _MIN_SECONDS = 0.005
 

@@ -47,7 +47,7 @@ class Landscape(NamedTuple):
     Attributes:
       most: The largest allowed curvature, eta L for L-smooth losses.
       period: The k curvatures of a period. The canary is inserted in the last step of each period.
-      end: The curvatures of the last steps, which replace those of whole periods; () if none are replaced.
+      end: Curvatures that replace those of the last periods; () to replace none.
     """
 
     most: float
@@ -135,9 +135,9 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
     """
     k = start.k
     end = start.end or 2 * start.period
-    values = np.array(start.period + end)
-    as_sgd = np.zeros(len(values))
-    as_sgd[-1] = min(beta, start.most)
+    given = np.array(start.period + end)
+    as_sgd = np.zeros(len(given))
+    as_sgd[-1] = beta
 
     def compute_loss(values: Floats) -> tuple[float, Floats]:
         """Returns -mu and its gradient, with 0 instead of NaN if weights overflow."""
@@ -146,7 +146,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
 
     searches = []
     with jax.enable_x64(True):
-        for first in (as_sgd, values):
+        for first in (as_sgd, given):
             search = scipy.optimize.minimize(
                 compute_loss,
                 first,
@@ -162,9 +162,9 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
 
 
 def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[Floats, Floats]:
-    """Trains runs by heavy ball with momentum beta, half of them with the canary.
+    """Trains runs by the heavy-ball method with momentum beta, half of them with the canary.
 
-    The landscape must have an end, and `seed` decides the noise. Returns the last models of runs with the
+    The landscape must have an end, and `seed` determines the noise. Returns the last models of runs with the
     canary and of runs without it, of shape (runs / 2,) each.
     """
     with jax.enable_x64(True):
@@ -196,7 +196,7 @@ def make_rows(beta: float, level: Level, runs: int, seed: int) -> list[Record]:
       has `mu`, `epsilon`, the curvatures `period` and `end`, and `simulated`, a lower bound on its epsilon
       from simulated runs with the level's confidence. For SGD with the same k, `linear` is the epsilon on
       linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's
-      epsilon of all models together.
+      epsilon for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, level.delta)
@@ -232,7 +232,7 @@ def _show_numbers(numbers: tuple[float, ...]) -> str:
 
 
 def make_table(beta: float, level: Level, runs: int, seed: int) -> Table[Record]:
-    """Returns the table of the landscapes that are crafted for a momentum; see `make_rows`."""
+    """Returns the table of the landscapes crafted for momentum beta; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

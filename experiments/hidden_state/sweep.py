@@ -7,7 +7,7 @@ Six figures are not in the paper. `proven` shows lower bounds from fresh directi
     smoke    seconds for each figure: a few runs of a few steps, to test the code
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
              with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the other six figures as at `laptop`
+    paper    5,000 runs for each cell of the paper's figures; the other six figures are as at `laptop`
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
 number of steps T is the number of insertions times k (Errata H8).
@@ -41,7 +41,7 @@ Runs = Mapping[int, int]  # numbers of runs by periodicity k
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Numbers of runs are keyed by periodicity k. The model is not audited at a k that is not a key.
+    Numbers of runs are keyed by periodicity k. If a k is missing, the model is not audited at this k.
 
     Attributes:
       runs: Numbers of runs with one canary each.
@@ -64,7 +64,7 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the numbers of runs for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it by the model's size.
+        The number of canaries is AUTO for fresh directions: the library chooses it from the model's size.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
@@ -127,7 +127,6 @@ _SMOKE = {
 }
 SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
-# Sizes of the networks in `bracket` and `bracket_rates`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
 # Audits along coordinates need at least 8 runs, which take too long at k = 25.
@@ -146,7 +145,6 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
-# Sizes of the networks in `matrix`.
 _CORRELATED = {
     "wide_fcnn": Size(
         batch_size=400, canaries=64, coordinate_runs=_at_each(60), fresh_runs=_at_each(12)
@@ -167,7 +165,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure, which audit the same training at several values of one field.
+    """Series in one panel of a figure. They audit the same training at several values of one field.
 
     Attributes:
       model: The trained model.
@@ -187,7 +185,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits, with the lines in its panels, and its x axis, if any."""
+    """A figure of audits: the lines in its panels, and its x axis, if any."""
 
     name: str
     title: str
@@ -195,7 +193,7 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries insert a gradient. L uses an example with a wrong label, CotS a random direction,
+# The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
 # GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
@@ -210,7 +208,7 @@ _CLIPPING_NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
-    """Returns lines for the FCNN, with a panel for each of the two learning rates in the paper."""
+    """Returns lines for the FCNN, with a panel for each of the paper's two learning rates."""
     lines = []
     for rate in (0.1, 0.01):
         fields = {"learning_rate": rate}
@@ -235,7 +233,7 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for audits with each noise strategy, with a panel for each model.
 
     Each periodicity k has its own noise multiplier, which gives all models of a run together the same
-    accounted epsilon. So each k is a separate element of the list.
+    accounted epsilon. So each k has its own `Lines`.
     """
     lines = []
     for model, strategy in itertools.product(models, correlated.STRATEGIES):
@@ -364,7 +362,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],
+            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],  # k <= 25
             _K_AXIS,
         ),
         Figure(
@@ -401,7 +399,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has the number of runs of L's audit at the same scale, but at most `max_runs`.
+    A cell has as many runs as L's audit at the same scale, but at most `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
@@ -416,11 +414,13 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand, since the bound on the last
-    model needs this. They measure training with canaries along coordinates, at each k > 1 of `fresh_runs`.
+    no proven Lipschitz constant, other cells measure how much its steps expand. The bound on the last model
+    needs this for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
+    audited with fresh directions.
     """
-    is_measured = task(lines.model).curved is None  # it has no proven Lipschitz constant
-    panel = lines.panel or task(lines.model).label
+    model = task(lines.model)
+    is_measured = model.curved is None  # it has no proven Lipschitz constant
+    panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         all_runs, canaries = size.choose_runs(series.adversary)
         values = {
@@ -432,7 +432,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             lines.field: x,
             **lines.fields,
         }
-        if "steps" not in values:
+        if "steps" not in values:  # a setting has steps or insertions
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity

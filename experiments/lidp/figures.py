@@ -44,8 +44,8 @@ _X_LABELS = {
     "over K": "canaries K",
     "over d": "dimension d",
 }
-# By field: label, color, and matplotlib's format of marker and line. Wilson's intervals of order 1, 2 or 4
-# use the moments of a run's number of detected canaries up to this order.
+# By field: label, color, and matplotlib's format of marker and line. Orders are those of Wilson's intervals
+# (`gaussian_mechanism.wilson_epsilon`).
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -89,8 +89,8 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
     """Compares bounds from runs with one canary and from runs with several, for an entry of Table 1.
 
     Args:
-      by_canaries: The scores by the number of canaries in a run: 1, and a number of at least 4. Both have the
-        same number of runs.
+      by_canaries: The scores by the number of canaries in a run: 1, and a number of at least 4. Both kinds
+        have the same number of runs.
       levels: The delta and confidence of the bounds.
 
     Returns:
@@ -112,8 +112,8 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Over n, bounds use parts of the runs. Their K is the stored number above 1 that is closest to the square
-    root of the number of all runs, as in Figure 3. Over K, bounds use all runs.
+    Over n, bounds use parts of the runs. Their K is the stored number above 1 closest to the square root of
+    the total number of runs, as in Figure 3. Over K, bounds use all runs.
 
     Args:
       by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
@@ -141,11 +141,11 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.DataFrame:
     """Returns a row of lower bounds on epsilon for each number of runs (see `compute_curve`).
 
-    It has a column for each of _METHODS that is valid for the number of canaries in a run.
+    Columns are those of _METHODS that accept the number of canaries in a run.
     """
     bounds = pd.DataFrame(index=range(len(runs)))
     for method in _METHODS:
-        if scores.scores.shape[1] >= _find_method(method).canaries:
+        if scores.scores.shape[1] >= _find_method(method).canaries:  # the smallest valid number
             bounds[method] = compute_curve(method, scores, runs, levels)
     return bounds
 
@@ -153,8 +153,8 @@ def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.Da
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so each world has half of them. Larger random parts would share more runs, which makes
-    their mean epsilon less precise.
+    They are even, so each world has half of them. Larger random parts would share more runs, so their mean
+    epsilon would be less precise.
     """
     most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -164,7 +164,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random parts of the runs, for each number of runs.
 
-    There is only one part with all runs.
+    If a part has all runs, there is only one.
 
     Args:
       method: The method of the bound, a key of _METHODS.
@@ -191,10 +191,10 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns the ratio of runs needed with one canary and with several, to reach the same epsilon.
+    """Returns the ratio of runs needed with one canary to runs needed with several, for an epsilon.
 
-    This is the largest epsilon that both reach. Returns None if one of them is 0 for every number of runs.
-    `single` and `several` are their epsilons for each number of `runs`.
+    This epsilon is the largest that both reach. `single` and `several` are the epsilons for each number of
+    `runs`. Returns None if one of them is always 0.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -205,7 +205,7 @@ def compute_gain(
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws `count` runs, an even number, without replacement.
 
-    In runs with several canaries, each canary has its own coin, so any subset of runs will do. If runs have
+    In runs with several canaries, each canary has its own coin, so any subset of runs is valid. If runs have
     one canary, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
@@ -213,18 +213,20 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    worlds = concluded.read_coins(scores).pooled()  # scores with and without the canary
-    return make_sets(*(rng.choice(world, count // 2, replace=False)[:, None] for world in worlds))
+    inserted, fresh = concluded.read_coins(scores).pooled()  # scores with and without the canary
+    drawn_inserted = rng.choice(inserted, count // 2, replace=False)
+    drawn_fresh = rng.choice(fresh, count // 2, replace=False)
+    return make_sets(drawn_inserted[:, None], drawn_fresh[:, None])  # one canary in a run
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of their number.
+    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the number of runs.
 
     Args:
       runs: Increasing numbers of runs.
-      epsilons: The epsilon for each number of runs; one of them is at least `level`.
+      epsilons: The epsilon for each number of runs. At least one reaches `level`.
       level: The epsilon to reach.
     """
     highest = np.maximum.accumulate(epsilons)
@@ -234,7 +236,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from its stored cells, makes its table, and counts missing cells."""
+    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -258,12 +260,12 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
 
-    The record has the `panel` and its `heading`, the fields of the audit, and the one on the horizontal axis
-    as `x`. For each method, it has the mean epsilon over seeds under the method's name, the standard
-    deviation (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`).
-    `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's
-    epsilon, and `window` is the largest that the paper's thresholds allow (Errata L2). `answer`, the stored
-    result of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
+    The record has the `panel`, its `heading`, the audit's fields, and the one on the horizontal axis as `x`.
+    For each method, it has the mean epsilon over seeds under the method's name, the standard deviation
+    (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`). `gain_2`
+    and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's epsilon,
+    and `window` is the largest that the paper's thresholds can show (Errata L2). `answer`, the stored result
+    of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -320,10 +322,10 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of Figure 5 for each attack, and the number of missing audits.
 
-    Each attack has a panel over the number of runs n, and one over the number of canaries K.
+    Each attack has a panel over runs n and a panel over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits train in the same way, so they have the same panel, number of runs and upper bound.
+    # All audits have the same training, so they share the panel, the number of runs and the upper bound.
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     guaranteed = participant_upper_bound(composition, evidence.levels.delta)
@@ -338,10 +340,10 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Plots Figure 3: lower bounds on epsilon against runs n, canaries K and dimension d.
+    """Plots Figure 3 from records of `_describe`: lower bounds against runs n, canaries K and dimension d.
 
-    Each panel also shows the exact epsilon, and the largest that the paper's thresholds allow with one
-    canary. `_describe` returns the records.
+    Each panel also shows the exact epsilon, and the largest that the paper's thresholds can show with one
+    canary.
     """
     return draw_panels_of(
         records, title, _draw_panel_of_epsilons, _SIZE, ylabel=_BOUND_LABEL, legend_columns=4
@@ -361,12 +363,11 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Plots Figure 4: changes in epsilon against canaries K, and the dependence between detections.
+    """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence over K and over the dimension d. A line with slope -1 is the decay that the paper reports
-    (Errata L6). `_describe` returns the records.
+    dependence, plotted against K and d. A line with slope -1 is the decay that the paper reports (Errata L6).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
@@ -391,7 +392,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
 def draw_bounds(title: str, records: Records) -> Figure:
     """Plots Figure 5: a row for each attack, with epsilon against runs n and against canaries K.
 
-    `title` has no effect, because the heading of the records is the title.
+    `title` has no effect: the records' heading is the title.
     """
     figure = draw_panels_of(
         records,
@@ -403,7 +404,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # only now, since this fixes the common upper end of a row's panels
+    for axis in figure.axes:  # only now, because this also fixes the upper end of a row's axis
         axis.set_ylim(bottom=0)
     return figure
 
@@ -431,7 +432,7 @@ _AUDIT = [
 
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 3: the mean and standard deviation over seeds of each method's epsilon."""
+    """Returns the table of Figure 3: each method's mean epsilon and standard deviation over seeds."""
     columns = list(_AUDIT)
     for method, (label, *_) in _METHODS.items():
         columns.append(text_field(f"{method}_shown", label, width=15))
@@ -440,10 +441,9 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: gains in epsilon with orders 2 and 4, and gaps between moments.
+    """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
 
-    A gain is an order's mean epsilon minus that of order 1. mu_j is the probability that j canaries of a run
-    are all detected.
+    In headings, mu_j is the probability that j canaries of a run are all detected.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d
@@ -460,7 +460,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for order, head in ((1, "K = 1"), (2, "2"), (4, "4")):
         columns.append(field(f"epsilon_{order}", head, _show_bound, width=7, none="-"))
-    means = f"{'mean':<65}"  # the line below the gains' columns, which begin at character 65
+    means = f"{'mean':<65}"  # the line below the columns of gains, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]

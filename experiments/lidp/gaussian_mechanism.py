@@ -4,9 +4,9 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4. They use the moments of a run's number of
-detected canaries up to this order. Separate runs choose the thresholds of detection, in a window of scores
-(Errata L2). These bounds use only one direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). We choose detection
+thresholds using separate runs, in a window of scores (Errata L2). The bounds use only one direction of the
+inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      are the means of `moment_gaps` over seeds, if K is large enough for them.
+      are the means of `moment_gaps` over seeds. They are missing if K is too small.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -60,7 +60,7 @@ def _audit_seed(
     """Returns one seed's lower bound on epsilon by each method, and the gaps between moments.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
-    intervals, and LIFTED chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
+    intervals. LIFTED chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -68,19 +68,19 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # A single canary has no order 2 and no gaps, so any threshold will do.
+    # A single canary has no order 2 and no gaps, so its threshold does not matter.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of canaries in n runs that insert them, and the scores (n, K) of fresh canaries,
-    which are not inserted, in n other runs. Those runs insert K - 1 other canaries, so the two kinds of runs
-    differ in one canary, like neighboring data sets.
+    Returns scores (n, K) of canaries in n runs that insert them, and scores (n, K) of fresh canaries in n
+    other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ in one canary, like
+    neighboring data sets.
     """
     rng = np.random.default_rng(seed)
-    # Each run needs a K x K matrix, so we limit the memory by blocks of runs.
+    # Each run needs a K x K matrix, so we simulate blocks of runs to limit the memory.
     block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
     for start in range(0, audit.runs, block):
@@ -110,8 +110,9 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
-    p_1 is Wilson's lower bound of this order (1, 2 or 4) on the probability that an inserted canary's score
-    reaches the threshold. p_0 is Wilson's upper bound on this probability for a fresh canary.
+    p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
+    is Wilson's upper bound on this probability for a fresh canary. Both use the moments of a run's number of
+    detected canaries up to this order (1, 2 or 4).
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -130,9 +131,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that j distinct canaries of a run are all detected, which means that their scores
-    reach the threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023,
-    Section 4). `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
+    mu_j is the probability that j distinct canaries of a run are all detected: their scores reach the
+    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+    `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
       second: |mu_2 - mu_1^2|, if K is at least 2.
@@ -154,7 +155,7 @@ def window_limit(sigma: float, delta: float) -> float:
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
     best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
-    With the canary, p_1 = 10% of the scores exceed it, and without the canary, a fraction p_0.
+    The fraction of scores that exceed it is p_1 = 10% with the canary, and p_0 without it.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -173,9 +174,9 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
     i = np.arange(canaries)  # the diagonal entry of row i has d - i degrees of freedom
     rows[:, i, i] = np.sqrt(rng.chisquare(dimension - i, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
-    # (n, K): the release of each run, projected onto the span of its canaries.
+    # (n, K): each run's release, projected onto the span of its canaries.
     released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
-    # (n, K, K) times (n, K, 1): inner products of each canary with the release of its run.
+    # (n, K, K) times (n, K, 1): inner products of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 
@@ -183,8 +184,8 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
 def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A fresh canary has a uniform direction, independent of the release. So its score is the length of the
-    release times a cosine of `_draw_cosines`. We draw the length in three steps:
+    A fresh canary has a uniform direction, independent of the release. So its score is the release's length
+    times a cosine from `_draw_cosines`. We draw the length in three steps:
 
     1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
        sqrt(r^2 + 1 + 2 r c).

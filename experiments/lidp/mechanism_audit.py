@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 # sigma^2 for each of the paper's epsilons, by RDP accounting at delta = 1e-5 (Errata L4).
 SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
-LIFTED = "lifted"  # the name of a method that chooses its threshold on some of its runs
-TUNING_SEED = 1000  # the runs with this seed choose the thresholds for Wilson's intervals
+LIFTED = "lifted"  # the name of a method that chooses its threshold using some of its runs
+TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
 
 
 class MechanismAudit(NamedTuple):
@@ -17,7 +17,7 @@ class MechanismAudit(NamedTuple):
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
-      seeds: The number of seeds, which start at 0.
+      seeds: The number of seeds. Seeds start at 0.
       delta: The delta of the bounds.
       confidence: The confidence of the bounds.
     """

@@ -1,4 +1,4 @@
-"""The cells of the LiDP paper's figures and its Table 1, at three scales.
+"""The cells of the LiDP paper's figures and Table 1, at three scales.
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
@@ -166,6 +166,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at the given scale, by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
+    # A request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
@@ -212,8 +213,8 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # The constants are fitted to measured times. Choosing thresholds takes the time of one seed, and then
-    # two cores share the seeds.
+    # The constants are fitted to measured times. Choosing thresholds takes as long as one seed, and then two
+    # cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
@@ -251,7 +252,7 @@ def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) ->
         setting = setting_of(
             training.model,
             adversary=adversary.name,
-            **adversary.deciding(),  # the adversary's fields, without defaults
+            **adversary.deciding(),  # the adversary's non-default fields
             canaries=canaries,
             steps=training.steps,
             sampler=f"poisson:{training.sampling_rate!r}",

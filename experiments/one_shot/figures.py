@@ -1,6 +1,6 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others show stored cosines. For the observer of all iterates, a canary's cosine is
+Table 1 is simulated. The others use stored cosines. For an observer of all iterates, a canary's cosine is
 its largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
@@ -85,7 +85,7 @@ sigma,dimension,mean,deviation
 4.22,10000000,1.00,0.07"""
 TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
-# The rows of the paper's tables, by the name of the paper's data.
+# The rows of the paper's tables, by data set.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -106,7 +106,7 @@ _NUM_BINS = 40
 _NUM_CURVE_POINTS = 600
 _COLORS = (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
 _PANEL_SIZE = (2.6, 2.4)  # in inches
-_NULL_REACH = 4.0  # the null density is drawn up to this many standard deviations from 0
+_NULL_REACH = 4.0  # the null density is drawn up to four standard deviations from 0
 # What an observer sees, by the value of the setting's field `observe`.
 _OBSERVERS = {"all": "all iterates", "final": "final model"}
 _SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marker and line
@@ -166,7 +166,7 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a record for each training run of a plan with stored scores of all iterates and the final model.
+    """Yields a record for each training run in a plan, if both observers' scores are stored.
 
     A record has the `plan`, the `noise` multiplier, the number of rounds that a canary takes part in
     (`repetitions`), the `analytical` epsilon of one of these rounds, and the `accounted` epsilon of all of
@@ -234,9 +234,9 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each panel of Figure 4 with stored runs.
 
-    Each panel has its own noise multiplier and observer. A record has the `noise` multiplier, the observer
-    (`observe`, a key of _OBSERVERS), the `analytical` epsilon of a canary that takes part once, and the
-    estimates' QUANTILES over experiments, from `one run` and from `several runs`.
+    A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), a canary's
+    `analytical` epsilon if it takes part once, and the estimates' QUANTILES over experiments, from `one run`
+    and from `several runs`.
     """
     for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
         record: Record = {
@@ -302,7 +302,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws the histograms of Table 2 or 5 from records of `read_runs`: rows are observers, columns runs."""
+    """Draws Table 2's or 5's histograms from records of `read_runs`: a row per observer, a column per run."""
     records = _repeat_for_observers(runs, _OBSERVERS)
     return draw_panels_of(
         records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
@@ -310,13 +310,13 @@ def draw_histograms(title: str, runs: Records) -> Figure:
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
-    """Draws Figure 1 from records of `read_runs`: densities of cosines for each data set and noise."""
+    """Draws Figure 1 from records of `read_runs`: densities of cosines by data set and noise multiplier."""
     records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in runs]
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3 from records of `read_runs`: a row for each observer, a column for each noise."""
+    """Draws Figure 2 or 3 from records of `read_runs`: a row per observer, a column per noise multiplier."""
     records = _repeat_for_observers(runs, reversed(_OBSERVERS))  # the final model's row comes first
     title = f"{title}; estimates are not bounds"
     noises = {run["noise"] for run in runs}
@@ -357,8 +357,8 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    This distribution is the histogram of canaries that are not inserted (`unobserved`). For the final model,
-    which has no such cosines, it is the exact density. The panel has a single record.
+    We show the latter as the histogram of canaries that are not inserted (`unobserved`). For the final model,
+    `unobserved` is empty, and we draw the exact density. The panel has a single record.
     """
     [run] = records
     cosines: Cosines = run[f"{run['observer']}_cosines"]
@@ -410,15 +410,15 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, records: Records) -> None:
     """Draws one observer's estimates of epsilon as bars, with standard errors.
 
-    Dashes are the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line is the noise floor. `records` are runs with different numbers of repetitions.
+    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
+    dotted line marks the noise floor. `records` are runs with different numbers of repetitions.
     """
     observer = records[0]["observer"]
     places = range(len(records))
     axis.bar(
         places,
         take(records, observer),
-        0.6,
+        width=0.6,
         color=style.BLUE,
         alpha=0.5,
         ecolor=style.BLACK,
@@ -453,7 +453,8 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
     A noise floor is an estimate's mean and 95% quantile without leakage.
     """
-    # The arguments of `field` are the record's field, the head, the format and the width of a column.
+    # The arguments of `field` are a column's field, head, format and width. A column with no head is only in
+    # the CSV.
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -572,7 +573,7 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
 
 
 def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
-    """Formats a noise floor: the mean and, in parentheses, the 95% quantile."""
+    """Formats a noise floor: the mean, and the 95% quantile in parentheses."""
     return _show_pair(floor.mean, floor.quantile_95, decimals)
 
 

@@ -4,9 +4,8 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` uses the paper's noise multipliers. At the other scales, noise multipliers give the paper's
-analytical epsilons (infinite, 300, 100 and 30) at delta 1e-5. Each training run gives cosines with all
-iterates and with the final model.
+Scale `paper` uses the paper's noise multipliers, and the other scales use multipliers that give the paper's
+analytical epsilons. Each training run yields cosines for all iterates and for the final model.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ class TrainingPlan(NamedTuple):
 
     Attributes:
       label: The name of the data for titles.
-      counterpart: The name of the paper's data that these data replace.
+      counterpart: The name of the paper's data set that these data replace.
       setting: The setting of all runs, except for the noise multiplier and the repetitions.
       noises: The noise multipliers.
       repetitions: The numbers of rounds that a canary takes part in.
@@ -43,7 +42,7 @@ class TrainingPlan(NamedTuple):
     seconds: float
 
     def with_noise(self, noise: float, repetitions: int = 1) -> FederatedSetting:
-        """Returns the setting with a noise multiplier and a number of repetitions."""
+        """Returns the setting with this noise multiplier and number of repetitions."""
         return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
 
     def audit_settings(self) -> Iterator[FederatedSetting]:
@@ -57,7 +56,7 @@ class TrainingPlan(NamedTuple):
 
         The run has a single canary, which run 0 does not insert. The server divides a round's sum of updates
         by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this
-        number is lower, which would lengthen the steps. So we reduce the learning rate by the same factor.
+        number is lower, which would make steps longer. So we reduce the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
@@ -144,16 +143,13 @@ _TINY_PLAN = _IMAGES_PLAN._replace(
 _SPLIT_PLAN = _IMAGES_PLAN._replace(
     setting=dataclasses.replace(_IMAGES, model="linear"),
     noises=_NOISES[2:],
-    repetitions=(1,),
     dimension=7850,
     seconds=60,
 )
 _SMOKE = FederatedSizes(
     images=_TINY_PLAN,
     text=_TEXT_PLAN._replace(setting=_TINY_TEXT, noises=_NOISES[:1], repetitions=(1,), seconds=30),
-    splits=SplitPlan(
-        _TINY_PLAN._replace(noises=_NOISES[2:3], repetitions=(1,)), experiments=4, runs=2
-    ),
+    splits=SplitPlan(_TINY_PLAN._replace(noises=_NOISES[2:3]), experiments=4, runs=2),
 )
 _LAPTOP = FederatedSizes(_IMAGES_PLAN, _TEXT_PLAN, SplitPlan(_SPLIT_PLAN, experiments=20))
 _PAPER = FederatedSizes(
@@ -196,7 +192,7 @@ class Simulations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedSweep(Sweep):
-    """A sweep with its plan: a tuple of training plans, the plan of Figure 4, or that of Table 1."""
+    """A sweep with its plan: a tuple of training plans, or the plan of Figure 4 or Table 1."""
 
     plan: tuple[TrainingPlan, ...] | SplitPlan | Simulations
 
@@ -207,8 +203,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     simulations = Simulations()
     if scale == "smoke":
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
-    title = "Estimates of a known epsilon"
-    all_sweeps = [PlannedSweep("one_shot_table_1", title, cells=(), plan=simulations)]
+    all_sweeps = [
+        PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
+    ]
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
@@ -250,8 +247,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    The cell's name has the plan's label, the noise multiplier and the `detail`, which must differ between
-    cells with the same noise multiplier.
+    Cells of a plan with the same noise multiplier must have different details, so their names differ.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)
