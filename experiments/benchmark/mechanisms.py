@@ -41,10 +41,10 @@ _SIZES = {
     DIRECTIONS: (1000, 100),  # directions of a run
 }
 _MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
-# The probability with which a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
+# The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
 # A mechanism that reveals several coins at once reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct
-# guesses, which are three standard deviations of the number of lucky guesses.
+# guesses, three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the mixture's runs
@@ -118,7 +118,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws a run's scores, which are noise but with a small probability reveal many coins at once.
+    """Draws a run's scores. Usually they are noise, but with a small probability they reveal many coins.
 
     This invalidates bounds that assume independent coins.
     """
@@ -126,7 +126,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = laws.toss(rng, setting)  # (1, n)
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # So the probability of revealing a given coin is _REVEAL_PROBABILITY, which (0, delta)-DP allows.
+    # So a given coin is revealed with probability _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1

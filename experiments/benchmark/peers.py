@@ -20,18 +20,14 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FIXED_FRACTION, NORMAL, count_right_guesses
 
-_FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
+_FIXED_THRESHOLD = 0.5  # chosen in advance
 
 
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
-    Args:
-      method: The name of a method of `CanaryScoreAuditor`.
-      strategy: The name of the class that chooses the threshold, or "" for methods without such a class.
-      coins: The scores and presence bits.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    `method` is the name of a method of `CanaryScoreAuditor`. `strategy` is the name of the class that chooses
+    the threshold, or "" if the method does not use one.
     """
     from jax_privacy import auditing
 
@@ -51,7 +47,7 @@ def opake(
 ) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
-    `method` is the name of a method of its audit, which is called with `arguments`.
+    `method` is the name of a method of opake's audit, and has these `arguments`.
     """
     from opake import auditing
     from opake.auditing.types import CoinFlip

@@ -63,7 +63,7 @@ class Attacked(FederatedTraining):
     noise_multiplier: float = described(
         "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
-        least=0.01,  # less noise needs a larger grid: it has 200 points per deviation of the noise
+        least=0.01,  # less noise needs a larger grid; `cohort_law` has 200 points per noise deviation
         most=1e4,
         zero_too=True,
     )

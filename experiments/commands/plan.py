@@ -61,8 +61,8 @@ def main() -> None:
     """Prints the expected bounds and duration, or with --bug the number of runs that reject a false claim.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles. It also prints the number of runs at which the mean bound is the fraction --tightness of
-    the true epsilon.
+    and quantiles. It also prints the number of runs for which the mean bound is --tightness times the true
+    epsilon.
     """
     # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
@@ -114,14 +114,15 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     truth = bounds[0].true_epsilon
     records = []
     for row in bounds:
-        record = {
-            "method": row.method,
-            "mean": f"{row.mean_epsilon:.3f}",
-            "5%": f"{row.low_epsilon:.3f}",
-            "95%": f"{row.high_epsilon:.3f}",
-            "of truth": f"{row.mean_epsilon / truth:.0%}",
-        }
-        records.append(record)
+        records.append(
+            {
+                "method": row.method,
+                "mean": f"{row.mean_epsilon:.3f}",
+                "5%": f"{row.low_epsilon:.3f}",
+                "95%": f"{row.high_epsilon:.3f}",
+                "of truth": f"{row.mean_epsilon / truth:.0%}",
+            }
+        )
     canaries = ""
     if setting.canaries > 1:
         canaries = f" of {setting.canaries} canaries"
