@@ -18,7 +18,7 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_FRACTION, NORMAL, count_right_guesses
+from experiments.benchmark.published import FIXED_FRACTION, FAIR_AND_GAUSSIAN, count_right_guesses
 
 _FIXED_THRESHOLD = 0.5  # chosen in advance
 
@@ -131,7 +131,7 @@ ESTIMATORS = (
         )
         for name, curve, assumes, cost in (
             ("one_run", "", (FAIR,), 1),
-            ("one_run_fdp", "; its source: a Gaussian curve", NORMAL, 10),
+            ("one_run_fdp", "; its source: a Gaussian curve", FAIR_AND_GAUSSIAN, 10),
         )
         for strategy in ("Bonferroni", "Split")
     ),
@@ -139,7 +139,7 @@ ESTIMATORS = (
         "opake: gdp",  # its default method, on the coarsest grid that its documentation allows
         assumption="fair coins; mu-GDP, its default",
         epsilon=partial(opake, "gdp", {"grid_size": 1000}),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
         cost=20,
     ),
     _opake(
@@ -154,7 +154,7 @@ ESTIMATORS = (
         design=ONE_RUN,
         assumption='"Auditing f-DP in one run", at a probability threshold; its curves are Gaussian',
         epsilon=privacyguard_fdp,
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
         package="privacyguard-platform",
         cost=100,
     ),

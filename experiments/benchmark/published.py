@@ -201,7 +201,7 @@ _BEST = (
     "fair coins; the best result over 20 numbers of guesses, which has no proven confidence level"
 )
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
-NORMAL = (FAIR, GAUSSIAN_CURVE)
+FAIR_AND_GAUSSIAN = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _canife("CANIFE", epsilon=canife),
@@ -237,13 +237,13 @@ ESTIMATORS = (
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, [FIXED_FRACTION]),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
     ),
     _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, _FRACTIONS),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
     ),
     *(
         _one_shot(

@@ -99,7 +99,7 @@ def _norm(gradient: Array) -> Array:
 def make_designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample by gradient descent on a penalty on the sample's gradient.
+    """Returns functions that design a sample by minimizing a penalty on the sample's gradient.
 
     `penalty` applies to the gradient of `loss` at the sample, and `optimizer` changes the sample. Each step
     draws `minibatch` clients' updates without replacement.

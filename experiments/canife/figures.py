@@ -87,9 +87,12 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
         *_, fractions, histogram = axes.flat  # the last two of the four panels
         fractions.set_ylim(0, 1.05)
         histogram.set_title(f"scores / C of round {last.number}")
-        colors = [style.IN, style.OUT]
-        scores = [last.scores_in, last.scores_out]
-        histogram.hist(scores, 24, color=colors, label=["with the canary", "without"])
+        histogram.hist(
+            [last.scores_in, last.scores_out],
+            bins=24,
+            color=[style.IN, style.OUT],
+            label=["with the canary", "without"],
+        )
         for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(
@@ -117,7 +120,7 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 
 
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
-    """Draws a panel with solid curves of a quantity, and with dashed curves of another unless `dashed` is "".
+    """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
     Error bars show the standard deviation of `solid` over seeds. `x` is the name of the quantity on the
     horizontal axis. The frame has a row for each x and a column for each (quantity, curve).

@@ -76,7 +76,7 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # Because of the other seed, mock client i does not prefer the same classes as training client i.
+        # The seed differs, so mock client i does not prefer the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
@@ -169,8 +169,8 @@ def make_population(setting: Attacked, split: Split) -> Population:
         """Draws cohorts for some rounds and trains on them; see `Population`."""
         cohorts = []
         for number in range(first, first + rounds):
-            purpose = f"cohort {number}"
-            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+            clients = split.train.number
+            cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
         after: base.State = play_rounds(state, data, schedule)

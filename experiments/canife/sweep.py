@@ -137,7 +137,7 @@ def _make_sweep(
     Args:
       figure, title: The figure's number, such as 5a, and its title.
       base: The setting to change.
-      seeds: The number of seeds 0, 1, ...
+      seeds: The number of seeds; the first is 0.
       varied: The values of one or two fields, by name. The first field has a curve for each value. The second
         field, or the round if there is only one field, is on the x axis.
     """

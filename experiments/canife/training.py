@@ -80,19 +80,19 @@ def measure_missing(
         trained = 0
         state = population.start
 
-    # `state` always has `trained` rounds, a multiple of `setting.every`. The first pass trains nothing, since
-    # `number` is the next round. Each other pass trains the segment that ends before `number`.
+    # `state` is always from after `trained` rounds, a multiple of `setting.every`. In the first pass,
+    # `number` is the next round, so no training is needed. Each later pass trains the rounds before `number`.
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:
             state = population.train(state, trained + 1, setting.every)
             trained = number - 1
+        theta = jnp.asarray(state.theta)
         require(
-            jnp.isfinite(state.theta).all(),
+            jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
         checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            theta = jnp.asarray(state.theta)
             measured_round = _measure(setting, population, designer, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round

@@ -52,10 +52,10 @@ def main() -> None:
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    # The rounds in which a client and a canary take part. The noise multiplier covers a whole round, even if
-    # the round also releases a noisy count.
-    of_client = Composition(setting.noise_multiplier, insertions=most_rounds)
-    of_canary = Composition(setting.noise_multiplier, insertions=setting.repetitions)
+    # The compositions of the rounds in which a client and a canary take part. The noise multiplier covers a
+    # whole round, even if the round also releases a noisy count.
+    of_client = Composition(setting.noise_multiplier, most_rounds)
+    of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         (scores,) = train([setting], runs, out, federation, progress)

@@ -114,15 +114,14 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     truth = bounds[0].true_epsilon
     records = []
     for row in bounds:
-        records.append(
-            {
-                "method": row.method,
-                "mean": f"{row.mean_epsilon:.3f}",
-                "5%": f"{row.low_epsilon:.3f}",
-                "95%": f"{row.high_epsilon:.3f}",
-                "of truth": f"{row.mean_epsilon / truth:.0%}",
-            }
-        )
+        record = {
+            "method": row.method,
+            "mean": f"{row.mean_epsilon:.3f}",
+            "5%": f"{row.low_epsilon:.3f}",
+            "95%": f"{row.high_epsilon:.3f}",
+            "of truth": f"{row.mean_epsilon / truth:.0%}",
+        }
+        records.append(record)
     canaries = ""
     if setting.canaries > 1:
         canaries = f" of {setting.canaries} canaries"

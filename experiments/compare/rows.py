@@ -100,17 +100,16 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         assumes = ESTIMATE
         if isinstance(finding, Bound):
             assumes = finding.assumes.word if finding.holds else REJECTED
-        rows.append(
-            {
-                "method": method.name,
-                "sees": method.sees,
-                "runs": method.runs,
-                "seconds": seconds,
-                "value": finding.method,
-                "epsilon": finding.epsilon,
-                "assumes": assumes,
-            }
-        )
+        record = {
+            "method": method.name,
+            "sees": method.sees,
+            "runs": method.runs,
+            "seconds": seconds,
+            "value": finding.method,
+            "epsilon": finding.epsilon,
+            "assumes": assumes,
+        }
+        rows.append(record)
     return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
 
 
@@ -210,8 +209,9 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
             draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
             if row["epsilon"] > edge:
-                text = _show_epsilon(row)
-                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
+                axis.text(
+                    0.98 * edge, place, _show_epsilon(row), ha="right", va="center", fontsize=8
+                )
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
