@@ -36,7 +36,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """A number of audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
+    """Audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
 
     estimator: str
     mechanism: str
@@ -124,7 +124,7 @@ def _name_cell(cell: Cell) -> str:
 
 
 def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of those cells that are in the journal, a file with a JSON object per line."""
+    """Returns the records of the cells that are in the journal, a file with a JSON object per line."""
     found = {}
     lines = journal.read_text().splitlines() if journal.exists() else []
     for line in lines:

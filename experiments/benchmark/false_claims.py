@@ -59,9 +59,9 @@ class ClaimCell(NamedTuple):
     seed: int
 
     def measure(self) -> Record:
-        """Finds the smallest number of runs that lets half of the audits refute the claim.
+        """Finds the smallest number of runs at which half of the audits refute the claim.
 
-        The record has the cell's fields, but with the `max_runs` of the design, and
+        The record has the cell's fields, with the design's `max_runs`, and
 
             runs                 the smallest number of runs, or None if `max_runs` are not sufficient
             false_refutations    the number of audits with `runs` runs that refute a true claim
@@ -86,7 +86,7 @@ class ClaimCell(NamedTuple):
         }
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
-        """Returns the smallest number of runs that lets half of the audits refute the claim, to within 10%.
+        """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
         It bisects on a logarithmic scale.
 
@@ -126,7 +126,7 @@ class ClaimCell(NamedTuple):
 
 
 def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True for our estimators for directions, since they test the claimed curve."""
+    """Returns True for our estimators for directions, which test the claimed curve, not an epsilon."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 

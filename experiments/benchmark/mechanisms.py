@@ -135,7 +135,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the cosines between uniform directions, all inserted, and the noisy sum that a run releases."""
+    """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
     sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)

@@ -18,7 +18,7 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_FRACTION, FAIR_AND_GAUSSIAN, count_right_guesses
+from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
 _FIXED_THRESHOLD = 0.5  # chosen in advance
 

@@ -105,7 +105,7 @@ class Engine(NamedTuple):
     Attributes:
       package: The name of its package on PyPI.
       make: Makes a training run.
-      model_counts: The numbers of models at once to try; `find_fastest` keeps the fastest.
+      model_counts: The numbers of models to try at once; `find_fastest` keeps the fastest.
       one_thread: True if the engine uses one core. A CPU then runs one process per core.
     """
 

@@ -162,7 +162,7 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, and explains its columns below."""
+    """Formats a frame of rounds as a table, with notes on its columns."""
     # The largest finite estimate has one error of each kind. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out

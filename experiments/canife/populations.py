@@ -140,13 +140,13 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # All clients share compiled shapes, which fit the client with the most examples.
+    # All clients share compiled shapes that fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, which makes its update its gradient.
+        # A client with one example takes one step at rate 1, so its update is its gradient.
         rate = 1.0
         choices = choices._replace(epochs=1)
     hyper = base.Hyperparameters(

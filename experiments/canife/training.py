@@ -1,4 +1,4 @@
-"""Trains a model by DP-FedAvg and measures regularly spaced rounds.
+"""Trains a model by DP-FedAvg and takes measurements at regularly spaced rounds.
 
 A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
 estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
@@ -222,8 +222,8 @@ def _design_canary(
     result = designer.run(theta, first, updates, setting.design_steps, key)
     last = result.best if setting.keep_best else result.last
 
-    # The penalties are for images or drawn texts. The number in `fold_in`, the checksum of a name, makes the
-    # keys of these draws differ from all keys of the design.
+    # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
+    # from all keys of the design.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

@@ -22,7 +22,7 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns True if the store has all runs and its audit.json covers at least this number of runs."""
+        """Returns True if the store has all runs and its audit.json covers at least `runs` runs."""
         num_concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json counts as missing
             num_concluded = store.result().runs or 0
@@ -63,8 +63,8 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # The checksum is None for features that are computed on this machine, because their last bits differ
-        # between machines. In this case, we accept any stored checksum.
+        # If features are computed on this machine, the checksum is None (see `DataSets.checksum`), and we
+        # accept any stored checksum.
         checksum = data.checksum(setting.model)
         has_same_data = checksum in (None, store.config().get("data_sha256"))
         return has_same_data and is_complete(store)

@@ -62,7 +62,7 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, without its clients' checksum."""
+    """Returns the fields that identify a setting in the store, except its clients' checksum."""
     return federated_identity(setting, "")
 
 

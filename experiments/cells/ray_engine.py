@@ -236,10 +236,7 @@ class RayTrainer:
         self.about = lambda: versions_and_devices  # the method of `Trainer`
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains missing runs and returns the scores of all runs.
-
-        The chunk size is chosen for `most` runs. `progress` gets the numbers of newly trained runs.
-        """
+        """Trains missing runs and returns the scores of all runs; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
             size, _ = self._cluster.call(prepare, *self._game, most)

@@ -99,7 +99,6 @@ def plot_lines(
     A field `name` has error bars if the records have the field `name_error`, the standard error.
 
     Args:
-      axis: The panel.
       records: The records, or a mapping from each field to its values.
       looks: Maps each field to its label, its color, and matplotlib's format for marker and line, such as
         "o--". Fields without values are skipped.
