@@ -151,7 +151,7 @@ def score_densities(
     shift = canary
     margin = 0.0
     if replaces:
-        shift -= dots.mean()  # the mean dot product of the replaced client
+        shift -= dots.mean()  # the replaced client's mean dot product
         margin = canary  # the two cohort sizes have different grids
     reach = (min(-shift, 0.0) - margin, max(shift, 0.0) + margin)
     without = compute_log_density(dots, cohort, sigma, reach)

@@ -49,7 +49,7 @@ _ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, dict[str, Any]]:
-    """Returns the number of runs in a chunk, at most `runs`, and the worker's versions and devices.
+    """Prepares a worker. Returns the runs in a chunk, at most `runs`, and the worker's versions and devices.
 
     `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
     """
