@@ -227,7 +227,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
             yield record(prefix + name, law=law, mu=parameter)
         if design == ONE_CANARY:
             yield from _ONLY_ONE_CANARY
-            continue
+            continue  # the mechanisms below need several canaries
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)

@@ -47,7 +47,7 @@ def opake(
 ) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
-    `method` is the name of a method of opake's audit, and has these `arguments`.
+    `method` is the name of a method of opake's audit. It takes `arguments`.
     """
     from opake import auditing
     from opake.auditing.types import CoinFlip

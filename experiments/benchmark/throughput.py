@@ -184,7 +184,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its `model_counts`.
 
-    It skips numbers of models with per-example gradients that may not fit in the memory of the CPU or GPU.
+    It skips larger numbers of models if their per-example gradients may not fit in the CPU's or GPU's memory.
     """
     # A call of `run` takes a step on each mini-batch, so fewer mini-batches make a call short.
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])

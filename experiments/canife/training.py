@@ -149,8 +149,8 @@ def _simulate_attack(
 ) -> dict[str, Any]:
     """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
 
-    `client_dots` and `canary_dot` are the fields `known` and `own` of `Measured`. The number of the round
-    determines the random draws.
+    `client_dots` (M,) and `canary_dot` are the fields `known` and `own` of `Measured`: dot products with the
+    canary's direction, over C. The number of the round determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
