@@ -54,7 +54,8 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder comes last in the search path, so a models.py next to the script does not replace
-    ours. For an InputError, or a missing package that examples need, it prints one line and returns status 2.
+    ours. If the script raises InputError or a package for examples is missing, it prints one line and returns
+    status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():

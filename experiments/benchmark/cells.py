@@ -36,7 +36,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """A number of audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
+    """Audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
 
     estimator: str
     mechanism: str
@@ -52,7 +52,7 @@ class AuditedCell(NamedTuple):
             truth        the mechanism's true epsilon at delta
             exceeding    the number of audits with an epsilon above the truth
             low, high    an exact 95% interval for the probability of an epsilon above the truth
-            beyond       the mean excess over the truth in these audits, or 0 without any
+            beyond       the mean excess over the truth in these audits, or 0 if there are none
             mean         the mean epsilon over all audits; a refusal counts as 0
             seconds      the median processor time of an audit
             refused      the number of audits without a value
@@ -62,8 +62,8 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = setting.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(setting._replace(law=law))
-        exceeding = round(row.exceeding * self.audits)
+        [row] = calibrate(setting._replace(law=law))  # a row for each method, here the estimator
+        exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
             **self._asdict(),
@@ -78,7 +78,7 @@ class AuditedCell(NamedTuple):
             "mean": row.mean_epsilon,
             "seconds": row.seconds,
             "refused": len(row.refusals),
-            "why": "; ".join(row.refusals[:1]),
+            "why": next(iter(row.refusals), ""),
             "broken": ", ".join(sorted(setting.find_broken(estimator.assumes))),
         }
 
@@ -89,7 +89,7 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns the cells to measure: one for each mechanism, size, and installed estimator for its design.
+    """Returns a cell for each mechanism, size, and installed estimator for the mechanism's design.
 
     A cell has the scale's number of audits divided by the estimator's cost, but at least 1.
     """
@@ -106,7 +106,7 @@ def list_cells(
 
 
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
-    """Returns a cell for each estimator, which measures how many runs it needs to refute a false claim.
+    """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
     The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators have fewer, but
     at least 10 if `claim_audits` allows it.
@@ -124,7 +124,7 @@ def _name_cell(cell: Cell) -> str:
 
 
 def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of those cells that are in the journal, a file with a JSON object per line."""
+    """Returns the records of the cells that are in the journal, a file with a JSON object per line."""
     found = {}
     lines = journal.read_text().splitlines() if journal.exists() else []
     for line in lines:
@@ -138,7 +138,7 @@ def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
 def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
     """Measures the cells that are not in the journal, and yields each after writing its record.
 
-    The slowest estimators come first, which keeps all processes busy until the end.
+    Cells with slow estimators come first, to keep all processes busy until the end.
     """
     done = load_measured(cells, journal)
     missing = [cell for cell in cells if cell not in done]

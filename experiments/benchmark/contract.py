@@ -32,7 +32,7 @@ PAPER = "paper"
 
 
 class Estimator(NamedTuple):
-    """An estimator of epsilon, which is called as its documentation describes.
+    """An estimator of epsilon, called as its documentation describes.
 
     Attributes:
       name: Its name in tables.
@@ -44,7 +44,7 @@ class Estimator(NamedTuple):
       assumes: Its assumptions, as constants of `audit.calibration`. A mechanism that violates an assumption
         does not count against the estimator.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
-      package: The name of its package on PyPI, or "" without a package.
+      package: The name of its package on PyPI, or "" if it needs no package.
       cost: How many times slower it is than a fast estimator. We divide the number of its audits by this.
     """
 
@@ -63,7 +63,7 @@ class Estimator(NamedTuple):
         return bool(self.find_version())
 
     def find_version(self) -> str:
-        """Returns the version of its package, or of this project without a package; "" if not installed."""
+        """Returns its package's version, "" if not installed; without a package, this project's version."""
         if not self.package:
             return __version__
         try:
@@ -98,7 +98,7 @@ class BenchmarkedMechanism(NamedTuple):
 
     Attributes:
       design: The design of its audits, one of DESIGNS.
-      name: Its name in tables, which also seeds the evidence.
+      name: Its name in tables, also used to seed the evidence.
       law: Draws the evidence of an audit. Its truth is the smallest epsilon for which the mechanism is
         (epsilon, delta)-DP if one canary is added or removed.
       mu: The law's parameter.
@@ -129,12 +129,8 @@ class BenchmarkedMechanism(NamedTuple):
 def make_mechanism(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     """Returns a mechanism with the runs and canaries of a design, for one audit with seed 0.
 
-    Args:
-      law: Draws the evidence of an audit.
-      design: One of DESIGNS.
-      n: The size of the audit: the runs per world for ONE_CANARY, the runs for SEVERAL, and the canaries
-        for designs with a single run.
-      mu: The law's parameter.
+    `n` is the size of the audit: the runs per world for ONE_CANARY, the runs for SEVERAL, and the canaries
+    for designs with a single run. `mu` is the law's parameter.
     """
     runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(design, 1)
     canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, n)

@@ -59,15 +59,15 @@ class ClaimCell(NamedTuple):
     seed: int
 
     def measure(self) -> Record:
-        """Finds the smallest number of runs that lets half of the audits refute the claim.
+        """Finds the smallest number of runs at which half of the audits refute the claim.
 
-        The record has the cell's fields, but with the `max_runs` of the design, and
+        The record has the cell's fields, with the design's `max_runs`, and
 
             runs                 the smallest number of runs, or None if `max_runs` are not sufficient
             false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
-        min_runs = 1  # other designs have a single run
+        min_runs = 1  # for designs with a single run
         max_runs = 1
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
@@ -86,7 +86,7 @@ class ClaimCell(NamedTuple):
         }
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
-        """Returns the smallest number of runs that lets half of the audits refute the claim, to within 10%.
+        """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
         It bisects on a logarithmic scale.
 
@@ -114,8 +114,8 @@ class ClaimCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
         law, size = _AUDITS[estimator.design]
-        # `calibrate` counts the audits with epsilons above the truth. We declare the claimed epsilon as the
-        # truth, so these audits refute the claim.
+        # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
+        # epsilon as the truth, so these audits refute the claim.
         claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
         tested = law._replace(truth=lambda setting: claim, audit=audit)
         mechanism = make_mechanism(tested, estimator.design, n=size, mu=CLAIMED_MU / noise)
@@ -126,7 +126,7 @@ class ClaimCell(NamedTuple):
 
 
 def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True for our estimators for directions, since they test the claimed curve."""
+    """Returns True for our estimators for directions, which test the claimed curve, not an epsilon."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 
@@ -140,7 +140,10 @@ def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     rejects, and otherwise 0.
     """
     counted = exact_null.compute_exceedances(directions)
-    power = claimed_curve.gaussian_power(CLAIMED_MU)
-    test = claimed_curve.examine_claim(counted, power, setting.confidence)
+    # (false-positive rate) -> the largest true-positive rate that the claim allows
+    claimed_power = claimed_curve.gaussian_power(CLAIMED_MU)
+    test = claimed_curve.examine_claim(counted, claimed_power, setting.confidence)
     epsilon = MAX_EPSILON if test.refuted else 0.0
-    return [Value(method="", epsilon=epsilon)]
+    return [
+        Value(method="", epsilon=epsilon)
+    ]  # the method needs no name, because it is the only one

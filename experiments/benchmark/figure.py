@@ -34,8 +34,8 @@ def draw_figure(estimators: Records) -> Figure:
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
     """Draws each estimator's worst fraction of audits above the truth, and a line at the allowed level."""
-    roots = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
-    axis.set_xscale("function", functions=roots)
+    scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
+    axis.set_xscale("function", functions=scale_and_inverse)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
     # This only adds an entry to the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
@@ -45,13 +45,10 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 
 
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
-    """Draws a field of the table's rows as dots from top to bottom, with lines between designs.
+    """Draws the field `name` of the table's rows as dots from top to bottom, with lines between designs.
 
-    Args:
-      axis: The axis.
-      estimators: The rows. An estimator gets no dot if no cell meets its assumptions.
-      name: The name of the field. A value of None counts as 0.
-      edge: The end of the horizontal axis. Larger values are drawn there as arrows.
+    An estimator gets no dot if no cell meets its assumptions. A value of None counts as 0. Values beyond
+    `edge`, the end of the horizontal axis, are drawn there as arrows.
     """
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:

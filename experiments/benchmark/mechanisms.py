@@ -41,10 +41,10 @@ _SIZES = {
     DIRECTIONS: (1000, 100),  # directions of a run
 }
 _MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
-# The probability with which a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
+# The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
 # A mechanism that reveals several coins at once reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct
-# guesses, which are three standard deviations of the number of lucky guesses.
+# guesses, three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the mixture's runs
@@ -118,7 +118,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws a run's scores, which are noise but with a small probability reveal many coins at once.
+    """Draws a run's scores. Usually they are noise, but with a small probability they reveal many coins.
 
     This invalidates bounds that assume independent coins.
     """
@@ -126,7 +126,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = laws.toss(rng, setting)  # (1, n)
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # So the probability of revealing a given coin is _REVEAL_PROBABILITY, which (0, delta)-DP allows.
+    # So a given coin is revealed with probability _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -135,7 +135,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the cosines between uniform directions, all inserted, and the noisy sum that a run releases."""
+    """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
     sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
@@ -227,7 +227,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
             yield record(prefix + name, law=law, mu=parameter)
         if design == ONE_CANARY:
             yield from _ONLY_ONE_CANARY
-            continue
+            continue  # the mechanisms below need several canaries
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)

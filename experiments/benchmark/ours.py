@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
-from audit.errors import InputError
+from audit.errors import require
 from audit.evidence import canaries, fair_coins
 from audit.evidence.canaries import Coins, Fresh
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
@@ -31,8 +31,9 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
     curve. The benchmark counts this as a refusal.
     """
     worlds = coins.pooled()
-    if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
-        raise InputError("the scores refute a Gaussian curve")
+    if method.assumes.gaussian:
+        p_value = gaussian_curve.examine(*worlds)
+        require(p_value >= CURVE_LEVEL, "the scores refute a Gaussian curve")
     return method.compute(*worlds, delta, confidence).epsilon
 
 
@@ -70,11 +71,7 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
-    Args:
-      name: The name of the method.
-      design: One of `contract.DESIGNS`.
-      documented: The method's assumptions in words.
-      epsilon: Computes its bound, as `Estimator.epsilon` does.
+    `documented` has the method's assumptions in words, and `epsilon` is the field of `Estimator`.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted

@@ -18,20 +18,16 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_FRACTION, NORMAL, count_right_guesses
+from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-_FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
+_FIXED_THRESHOLD = 0.5  # chosen in advance
 
 
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
-    Args:
-      method: The name of a method of `CanaryScoreAuditor`.
-      strategy: The name of the class that chooses the threshold, or "" for methods without such a class.
-      coins: The scores and presence bits.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    `method` is the name of a method of `CanaryScoreAuditor`. `strategy` is the name of the class that chooses
+    the threshold, or "" if the method does not use one.
     """
     from jax_privacy import auditing
 
@@ -51,7 +47,7 @@ def opake(
 ) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
-    `method` is the name of a method of its audit, which is called with `arguments`.
+    `method` is the name of a method of opake's audit. It takes `arguments`.
     """
     from opake import auditing
     from opake.auditing.types import CoinFlip
@@ -135,7 +131,7 @@ ESTIMATORS = (
         )
         for name, curve, assumes, cost in (
             ("one_run", "", (FAIR,), 1),
-            ("one_run_fdp", "; its source: a Gaussian curve", NORMAL, 10),
+            ("one_run_fdp", "; its source: a Gaussian curve", FAIR_AND_GAUSSIAN, 10),
         )
         for strategy in ("Bonferroni", "Split")
     ),
@@ -143,7 +139,7 @@ ESTIMATORS = (
         "opake: gdp",  # its default method, on the coarsest grid that its documentation allows
         assumption="fair coins; mu-GDP, its default",
         epsilon=partial(opake, "gdp", {"grid_size": 1000}),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
         cost=20,
     ),
     _opake(
@@ -158,7 +154,7 @@ ESTIMATORS = (
         design=ONE_RUN,
         assumption='"Auditing f-DP in one run", at a probability threshold; its curves are Gaussian',
         epsilon=privacyguard_fdp,
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
         package="privacyguard-platform",
         cost=100,
     ),

@@ -94,7 +94,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
     in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
-    For mu_2, the code's variance has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1).
+    For mu_2, the code's variance has h_0 (mu_4 - mu_3^2) instead of h_0 (mu_4 - mu_2^2) (Errata L1).
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -158,8 +158,8 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
     """Guesses a fraction of a single run's coins; returns the numbers of guesses and of correct guesses.
 
-    Half of the guesses are "in", for the largest scores. The other half are "out", for the smallest scores.
-    Each half has at least one guess.
+    It guesses that the canaries with the largest scores are in, and that equally many canaries with the
+    smallest scores are out; at least one each.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
@@ -201,7 +201,7 @@ _BEST = (
     "fair coins; the best result over 20 numbers of guesses, which has no proven confidence level"
 )
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
-NORMAL = (FAIR, GAUSSIAN_CURVE)
+FAIR_AND_GAUSSIAN = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _canife("CANIFE", epsilon=canife),
@@ -237,13 +237,13 @@ ESTIMATORS = (
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, [FIXED_FRACTION]),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
     ),
     _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=partial(one_run, mahloujifar, _FRACTIONS),
-        assumes=NORMAL,
+        assumes=FAIR_AND_GAUSSIAN,
     ),
     *(
         _one_shot(

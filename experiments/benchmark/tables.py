@@ -72,7 +72,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
 
 def _find_worst_fraction(cells: Records) -> float | None:
-    """Returns the largest fraction of audits above the truth among cells, or None without cells."""
+    """Returns the largest fraction of audits above the truth in a cell, or None if there is no cell."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
@@ -106,7 +106,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     fraction = partial(field, show=".0%")
     columns = (
         field("estimator", head="estimator", width=40, left=True),
-        *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
+        *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),  # CSV
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
         fraction("elsewhere", head="\nelse", width=5),
         fraction("proven", head="\nproven", width=6),
@@ -122,7 +122,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
         before=(f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,
         gap=" ",
-        rule=80,
+        rule=80,  # characters
     )
 
 

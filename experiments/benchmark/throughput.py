@@ -47,9 +47,8 @@ MODELS = {
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest allowed Euclidean distance between the parameters after an engine's first step and after ours,
-# both without noise and at learning rate 1. Engines sum float32 values in different orders, and ResNet18 has
-# the longest sums.
+# The largest allowed Euclidean distance between the parameters after an engine's first step and after ours
+# (see `measure_distance`). Engines sum float32 values in different orders, and ResNet18 has the longest sums.
 TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
@@ -63,7 +62,7 @@ class Problem(NamedTuple):
       learning_rate: The learning rate of plain SGD.
       noise_multiplier: The noise multiplier sigma.
       theta_0: (p,) the initial parameters.
-      stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
+      stepped: (p,) the parameters after our noiseless first step from theta_0 at learning rate 1.
       torch_order: (p,) the index in theta_0 of each entry of PyTorch's parameter vector.
     """
 
@@ -106,7 +105,7 @@ class Engine(NamedTuple):
     Attributes:
       package: The name of its package on PyPI.
       make: Makes a training run.
-      model_counts: The numbers of models at once to try; `find_fastest` keeps the fastest.
+      model_counts: The numbers of models to try at once; `find_fastest` keeps the fastest.
       one_thread: True if the engine uses one core. A CPU then runs one process per core.
     """
 
@@ -141,7 +140,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
     audited = build.build(setting, dataset)
     fields = setting.mechanism
-    # Our first step has learning rate 1 and inserts no canary (a mask of 0). `rehearse` does not add noise.
+    # Our first step has learning rate 1 and inserts no canary (a mask of 0). `rehearse` adds no noise.
     hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
     first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
     theta_0 = audited.init(game.root(setting.seed, "theta"))
@@ -185,7 +184,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its `model_counts`.
 
-    It stops when the per-example gradients of all models have too many floats for the CPU's or GPU's memory.
+    It skips larger numbers of models if their per-example gradients may not fit in the CPU's or GPU's memory.
     """
     # A call of `run` takes a step on each mini-batch, so fewer mini-batches make a call short.
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
@@ -206,7 +205,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 def measure_distance(engine: Engine, problem: Problem) -> float:
     """Returns the Euclidean distance between the parameters after an engine's first step and after ours.
 
-    Both steps start at theta_0, without noise and at learning rate 1.
+    Both steps start at theta_0, add no noise, and have learning rate 1.
     """
     one_step = problem._replace(
         batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0
@@ -217,10 +216,10 @@ def measure_distance(engine: Engine, problem: Problem) -> float:
 
 
 def make_ours(problem: Problem, models: int) -> Training:
-    """Returns our training run, which trains chunks of runs as `audit` does, with noise and canaries.
+    """Returns our training run. It trains chunks of runs as `audit` does, with noise and canaries.
 
-    `models` has no effect, because our engine chooses the chunk size. Our engine does not return parameters,
-    so `get_theta` returns the parameters after our first step.
+    `models` has no effect, because our engine chooses the chunk size. It does not return parameters, so
+    `get_theta` returns the parameters after our first step.
     """
     import jax
 
@@ -367,9 +366,8 @@ def _train_in_torch(
     """Returns a training run in PyTorch on the problem's mini-batches.
 
     Args:
-      problem: The problem.
-      models: The number of models that `take_step` trains at once.
-      first_model: The first model's parameter tensors, which `take_step` changes in place.
+      problem, models: The problem, and the number of models that `take_step` trains at once.
+      first_model: The first model's parameter tensors. `take_step` changes them in place.
       take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
     """
     import torch
@@ -495,13 +493,8 @@ def measure(
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
-    In a round, the engines are timed one after the other.
-
-    Args:
-      model: A key of `MODELS`.
-      engines: Keys of `ENGINES`.
-      rounds: The number of rounds.
-      sources: The sources of the model's data.
+    `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In a round, the engines are timed one
+    after the other.
 
     Returns:
       A record for each engine: the `model`, the `engine`, its number of `processes`, its `rates` (steps per
@@ -613,6 +606,7 @@ def make_table(timings: Records) -> Table[Record]:
         field("engine", "engine", width=11, left=True),
         field("model_steps_per_second", "model-steps/s", _show_rate),
         field("ratios", "ours is faster by", _show_ratios, left=True),
+        # Only JSON shows these fields.
         *map(field, ("rates", "models_at_once", "processes", "distance_from_ours", "device")),
     )
     return Table(columns, timings)

@@ -16,8 +16,8 @@ IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMA
 MODELS = (*IMAGE_MODELS, "character_lstm")
 _MAX_EPSILON = 512.0  # the largest epsilon of a round that `densities.epsilon_at` can compute
 STARTS = ("random", "sample")
-# The defaults of `Attacked` that a model replaces. They are the paper's values, or smaller ones that let a
-# training run finish within minutes on two cores.
+# A model's own defaults for fields of `Attacked`: the paper's values, or smaller ones for training runs of
+# minutes on two cores.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -63,7 +63,7 @@ class Attacked(FederatedTraining):
     noise_multiplier: float = described(
         "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
-        least=0.01,  # less noise needs a larger grid: it has 200 points per deviation of the noise
+        least=0.01,  # less noise needs a larger grid; `cohort_law` has 200 points per noise deviation
         most=1e4,
         zero_too=True,
     )
@@ -84,7 +84,7 @@ class Attacked(FederatedTraining):
         least=100,
         most=10**7,
     )
-    design_steps: int = described("Steps of a canary's design.", default=2500, **_COUNT)
+    design_steps: int = described("Optimization steps per canary.", default=2500, **_COUNT)
     design_rate: float = described(
         "Adam's learning rate for the sample; use 0.1 for text.",
         default=1.0,
@@ -183,5 +183,5 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
 
 
 def identity(setting: Attacked) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, without its data's checksum."""
+    """Returns the fields that identify a setting in the store, except its data's checksum."""
     return {"experiment": "canife", **deciding(setting)}

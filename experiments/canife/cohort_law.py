@@ -1,10 +1,10 @@
 """The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
-Client i has the dot product a_i. Without the canary, the score is sum_{i in cohort} a_i + sigma Z, in units
-of the clipping norm. Its density p is a mixture of Gaussians over all cohorts. We invert its moment
-generating function M along the vertical line through a real number, the tilt s. The inversion has no
-cancellation near the mean of the tilted density e^{s x} p(x) / M(s). So for each x, we use the tilt with the
-nearest mean. This is accurate even in the tails.
+Client i has the dot product a_i. In units of the clipping norm, the score without the canary is the sum of
+a_i over the cohort, plus sigma Z with Z ~ N(0, 1). Its density p is a mixture of Gaussians over all cohorts.
+We invert its moment generating function M along a vertical line in the complex plane. The line's real part is
+the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion has no cancellation. So for
+each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _PERIOD = 24.0
 _CUTOFF = 36.0  # the integral ends once |M(s + it) / M(s)| is below exp(-_CUTOFF)
 _MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # the number of rounds to simulate at once, which limits the memory
+_BLOCK = 1024  # rounds to simulate at once, to limit memory
 
 
 class LogDensity(NamedTuple):
@@ -56,7 +56,7 @@ class _TiltedCohort(NamedTuple):
     joins: Array
 
     def find_mean(self, sigma: float) -> float:
-        """Returns the mean of the tilted score, including noise with standard deviation sigma."""
+        """Returns the mean of the tilted score if clients join independently, at noise multiplier sigma."""
         return float(self.joins @ self.dots) + sigma**2 * self.tilt
 
 
@@ -71,13 +71,13 @@ def simulate_scores(
       rng: The random generator.
       dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
-      sigma: The noise multiplier.
-      rounds: The number of rounds.
+      sigma, rounds: The noise multiplier and the number of rounds.
     """
-    once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
+    once = np.ones(len(dots), np.int64)  # a client is at most once in a cohort
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
         block = scores[start : start + _BLOCK]  # a view, which is changed in place
+        # (rounds in the block, M), 1 if a client is in the round's cohort
         joins = rng.multivariate_hypergeometric(once, cohort, len(block), method="count")
         block += joins @ dots
     return scores
@@ -140,26 +140,27 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
-      cohort: The number of clients in a round; at least 2 if the canary replaces a client.
+      dots, cohort: See `simulate_scores`. The cohort has at least 2 clients if the canary replaces one.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, divided by the clipping norm; at least 0.
       replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
-    # The canary moves the score's mean by `shift`, so the grid extends by this amount. A canary that replaces
-    # a client takes away the clients' mean dot product. Then we compare the densities for two cohort sizes at
-    # points that differ by `canary`, so both grids extend further by `canary`.
-    shift = canary - replaces * dots.mean()
-    beyond = replaces * canary
-    reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
+    # The canary moves the mean of the score by `shift`. The grid extends by this amount upward, to cover the
+    # moved density, and downward, to contain x - canary for every likely score x.
+    shift = canary
+    margin = 0.0
+    if replaces:
+        shift -= dots.mean()  # the replaced client's mean dot product
+        margin = canary  # the two cohort sizes have different grids
+    reach = (min(-shift, 0.0) - margin, max(shift, 0.0) + margin)
     without = compute_log_density(dots, cohort, sigma, reach)
     others = without
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
     # With the canary, the density at x is the density of the others' score at x - canary. A cubic spline
-    # interpolates its log. It returns NaN outside of the grid, and we set the density to 0 there.
+    # interpolates the log of this density. Outside the grid, it returns NaN, and we set the density to 0.
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density, extrapolate=False)
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
@@ -173,7 +174,7 @@ def score_densities(
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     """Returns a cohort under a tilt s, with log odds such that `cohort` clients join on average.
 
-    `dots` (M,) has the clients' dot products a_i. Client i joins with log odds `log_odds` + s a_i.
+    `dots` (M,) has the clients' dot products a_i.
     """
     untilted = special.logit(cohort / len(dots))
     # |s a_i| < `reach`, so `untilted - reach` lets too few clients join, and `untilted + reach` too many.

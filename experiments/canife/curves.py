@@ -5,7 +5,7 @@ A frame of rounds has a row for each measured round and these columns:
     round, test                        the round's number, and the model's accuracy on the test set
     health, norm, own                  measures of the canary; see `Measured`
     attack                             the accuracy of the attack
-    deviation, clients                 the scores' standard deviation, and the clients' share of it
+    deviation, clients                 the standard deviations of the scores and of the clients' part
     published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
     law_then, law                      the score's exact epsilon, at delta 1/n and at the setting's delta
     perfect_then, perfect              the exact epsilon of a perfect canary, at both deltas
@@ -91,14 +91,11 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
 
-    Args:
-      setting: The setting of the training run.
-      frame: A frame of all measured rounds, in order (see the module).
-      backward: True if a measured round represents the rounds before it, as in the public code. False if it
-        represents the rounds after it, as in the paper.
+    The frame (see the module) has all measured rounds, in order. If `backward` is True, a measured round
+    represents the rounds before it, as in the public code; otherwise those after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
-    last = min(numbers[-1] + setting.every - 1, setting.rounds)
+    last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward
     # The number of rounds that each measured round represents.
     counts = rounds.backward(numbers) if backward else rounds.forward(numbers, last)
 
@@ -143,12 +140,12 @@ def average_over_seeds(
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
-    every column of a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN for
-    infinite values and for a single seed.
+    every column in a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN if values
+    are infinite or there is a single seed.
 
     Args:
-      sweep: The sweep, which names the setting's fields that serve as `curve` and `x`. If x is the round, the
-        frame also has the training run's epsilon (`compose`).
+      sweep: Has the names of the fields that serve as `curve` and `x`. If x is the round, the frame also has
+        the training run's epsilon (`compose`).
       stored: The setting of each stored training run, with the frame of its measured rounds.
     """
     frames = []
@@ -165,7 +162,7 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, and explains its columns below."""
+    """Formats a frame of rounds as a table, with notes on its columns."""
     # The largest finite estimate has one error of each kind. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
@@ -207,8 +204,8 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way to compute it.
 
     For a perfect canary, we charge every round the median of 150 simulated estimates (Errata C9). The last
-    line adds the cost of releasing the mock rounds to the accountant's epsilon (Errata C4). `frame` comes
-    from `compose` with the same `backward`.
+    line is the accountant's epsilon if the mock rounds are also released (Errata C4). `frame` comes from
+    `compose` with the same `backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -227,8 +224,9 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     released = rounds.composed([training, mock], setting.delta)
 
     direction = "backward" if backward else "forward"
-    ends = f"[{last['training_lower']:.2f}, {last['training_upper']:.2f}]"
-    published = f"{last['training']:.2f} {ends}"
+    published = (
+        f"{last['training']:.2f} [{last['training_lower']:.2f}, {last['training_upper']:.2f}]"
+    )
     return f"""\
 epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   as published, through Renyi DP             {published:>20}

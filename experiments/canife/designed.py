@@ -1,4 +1,4 @@
-"""Designs a canary for a frozen model. Its gradient is nearly orthogonal to clients' updates.
+"""Designs a canary for a frozen model, with a gradient that is nearly orthogonal to clients' updates.
 
 Gradient descent on the sample minimizes a penalty on its gradient g in R^p. A step uses the updates u_i of a
 minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to norm C or to a constant k:
@@ -36,7 +36,7 @@ class Designed(NamedTuple):
     Attributes:
       last: The sample after all steps, as in the paper.
       best: The sample with the smallest penalty.
-      losses: (steps + 1,) the penalties before each step and after the last, on different minibatches.
+      losses: (steps + 1,) the penalties before each step and after the last one, on different minibatches.
     """
 
     last: Tree
@@ -99,13 +99,10 @@ def _norm(gradient: Array) -> Array:
 def make_designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample. Gradient descent minimizes a penalty on the sample's gradient.
+    """Returns functions that design a sample by minimizing a penalty on the sample's gradient.
 
-    Args:
-      loss: The model's loss on a sample.
-      penalty: The penalty on this loss's gradient, for given updates of clients.
-      optimizer: The optimizer that changes the sample.
-      minibatch: The number of updates that a step draws without replacement.
+    `penalty` applies to the gradient of `loss` at the sample, and `optimizer` changes the sample. Each step
+    draws `minibatch` clients' updates without replacement.
     """
 
     def compute_penalty(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
@@ -131,14 +128,8 @@ def make_designer(
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
             """Takes a step of gradient descent on `compute_penalty`; the body of a scan.
 
-            All steps share theta, the updates and the optimizer.
-
-            Args:
-              carry: The sample and the optimizer's state.
-              key: The step's key.
-
-            Returns:
-              The next carry, and the sample before the step with its penalty.
+            `carry` has the sample and the optimizer's state. Returns the next carry, and the sample before
+            the step with its penalty.
             """
             sample, state = carry
             penalty_before, slope = jax.value_and_grad(compute_penalty)(sample, theta, updates, key)
@@ -164,6 +155,6 @@ def make_designer(
         require(is_finite, "the canary's design diverged: lower `design_rate`")
         return result
 
-    # The key does not matter, because `gradient` is only for images and drawn texts.
+    # The key does not matter: images are not drawn, and drawing from a drawn text returns this text.
     gradient = partial(jax.grad(loss), key=jax.random.key(0))
     return Designer(run, jax.jit(gradient), jax.jit(penalty))

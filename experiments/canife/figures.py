@@ -53,13 +53,13 @@ _PANELS = {
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table from its complete cells.
 
-    A cell is complete if all its rounds are stored. The other cells count as missing. There is no figure
-    without complete cells.
+    A cell is complete if all its rounds are stored; otherwise it counts as missing. If no cell is complete,
+    there is no figure.
     """
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]  # a run of a cell is a round
+        numbers = setting.measured()[-cell.runs :]  # a cell's runs are its last measured rounds
         rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
@@ -75,12 +75,8 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
     """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
 
-    Infinite values are left out.
-
-    Args:
-      setting: The setting of the training run.
-      last: The measured round that provides the scores.
-      frame: The frame of all measured rounds, from `curves.compose`.
+    The scores are from the round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values
+    are left out.
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
@@ -88,12 +84,15 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        *_, fractions, histogram = axes.flat
+        *_, fractions, histogram = axes.flat  # the last two of the four panels
         fractions.set_ylim(0, 1.05)
         histogram.set_title(f"scores / C of round {last.number}")
-        colors = [style.IN, style.OUT]
-        scores = [last.scores_in, last.scores_out]
-        histogram.hist(scores, 24, color=colors, label=["with the canary", "without"])
+        histogram.hist(
+            [last.scores_in, last.scores_out],
+            bins=24,
+            color=[style.IN, style.OUT],
+            label=["with the canary", "without"],
+        )
         for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(
@@ -105,9 +104,9 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves (`curves.average_over_seeds`), with standard deviations over seeds as bars.
+    """Draws a sweep's curves (`curves.average_over_seeds`). Error bars show standard deviations over seeds.
 
-    Three panels show deviation, attack and health. If x is the round, three more panels show the model's
+    Three panels show deviation, attack and health. If x is the round, three other panels show the model's
     accuracy, a round's epsilon and the training run's epsilon. Infinite values are left out.
     """
     curve = averages["curve"].replace(PENALTIES)  # penalties have labels
@@ -121,14 +120,10 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 
 
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
-    """Draws a panel with solid curves, error bars and optional dashed curves.
+    """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    Args:
-      axis: The axis.
-      x: The name of the quantity on the horizontal axis.
-      frame: The averages, with a row for each x and a column for each (quantity, curve).
-      solid: The quantity of the solid curves. The error bars show its standard deviation over seeds.
-      dashed: The quantity of the dashed curves, or "".
+    Error bars show the standard deviation of `solid` over seeds. `x` is the name of the quantity on the
+    horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)

@@ -32,7 +32,7 @@ class Measured(NamedTuple):
       scores_in, scores_out: The scores of the published estimate with and without the canary, over C.
       exact: The exact epsilon of the score at the setting's delta.
       exact_then: The exact epsilon of the score at the paper's delta, 1/n for n scores.
-      proven: A lower bound on epsilon from many more mock rounds, without assumptions.
+      proven: An assumption-free lower bound on epsilon from many more mock rounds.
       canary: The canary's normalized pixels, or its text.
       label: The probabilities of the canary's label; empty for a text.
     """
@@ -68,7 +68,7 @@ def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
     """Returns the stored rounds with the given numbers. Reports damaged files and skips them."""
     measured = []
     for number in numbers:
-        arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")
+        arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")
         if arrays is not None:
             # Numbers and texts are stored as arrays without dimensions.
             values: dict[str, Any] = {}

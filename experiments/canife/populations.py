@@ -1,4 +1,4 @@
-"""Models and their clients: samples clients, trains by DP-FedAvg and computes clients' updates.
+"""Samples a model's clients, trains the model by DP-FedAvg, and computes clients' updates.
 
 If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
 is the mini-batch.
@@ -76,7 +76,7 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # With another seed, mock client i does not prefer the same classes as training client i.
+        # The seed differs, so mock client i does not prefer the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
@@ -102,7 +102,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
     if setting.model not in settings.IMAGE_MODELS:
-        length = shakespeare.LENGTH + 1
+        length = shakespeare.LENGTH + 1  # the model's input and the last label
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
     moments = {  # the mean and the standard deviation of pixels
@@ -140,13 +140,13 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
-    # All clients share compiled shapes, which fit the client with the most examples.
+    # All clients share compiled shapes that fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, which makes its update its gradient.
+        # A client with one example takes one step at rate 1, so its update is its gradient.
         rate = 1.0
         choices = choices._replace(epochs=1)
     hyper = base.Hyperparameters(
@@ -155,7 +155,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         setting.noise_multiplier,
         own=fedavg.Federated(rate, denominator=setting.cohort),
     )
-    hyper = jax.tree.map(jnp.float32, hyper)
+    hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
     data = tuple(map(jnp.asarray, split.train.arrays))
 
@@ -169,8 +169,8 @@ def make_population(setting: Attacked, split: Split) -> Population:
         """Draws cohorts for some rounds and trains on them; see `Population`."""
         cohorts = []
         for number in range(first, first + rounds):
-            purpose = f"cohort {number}"
-            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+            clients = split.train.number
+            cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
         after: base.State = play_rounds(state, data, schedule)
@@ -184,7 +184,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
-        accuracy=lambda theta: float(measure(theta[None])[0]),
+        accuracy=lambda theta: float(measure(theta[None])[0]),  # `measure` takes several models
     )
 
 

@@ -84,10 +84,10 @@ def best_epsilon(
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
     has_both = (false_positives > 0) & (false_negatives > 0)
-    has_none = false_positives + false_negatives == 0
+    separates = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
     # A threshold with errors of only one kind is never the best.
-    epsilons = np.select([has_none, has_both], [np.inf, epsilons], default=-np.inf)
+    epsilons = np.select([separates, has_both], [np.inf, epsilons], default=-np.inf)
     criterion = epsilons
     if by_accuracy:
         # The accuracy is highest if the sum of both error rates is lowest.
@@ -137,7 +137,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier at which a Gaussian release's exact epsilon at delta is epsilon."""
+    """Returns the noise multiplier of the Gaussian release with this exact epsilon at delta."""
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
@@ -189,7 +189,7 @@ def backward(measured: Sequence[int]) -> NDArray[np.int64]:
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
-    """Returns for each charge the epsilon at delta of its rounds and all earlier ones, by Renyi DP."""
+    """Returns the epsilons at delta, by Renyi DP, of the rounds up to and including each charge."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:

@@ -81,7 +81,7 @@ class ImageSamples(NamedTuple):
         """
         features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
-            # This model takes images with bytes. We do not round, because rounding has no gradient.
+            # This model takes pixels from 0 to 255. We do not round them, since rounding has gradient 0.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design does not change a fixed label.

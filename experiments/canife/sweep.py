@@ -108,8 +108,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     setting = size.setting
     # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # By default, a design's minibatch has the size of the cohort. We fix it, so curves differ only in the
-    # cohort.
+    # The x axis shows rounds, so we measure twice as many. By default, a design's minibatch has the size of
+    # the cohort. We fix it, so curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -135,10 +135,9 @@ def _make_sweep(
     """Returns a sweep of all combinations of seeds and some fields' values.
 
     Args:
-      figure: The number of the figure, such as 5a.
-      title: The title of the figure.
+      figure, title: The figure's number, such as 5a, and its title.
       base: The setting to change.
-      seeds: The number of seeds, which are 0, 1, ...
+      seeds: The number of seeds; the first is 0.
       varied: The values of one or two fields, by name. The first field has a curve for each value. The second
         field, or the round if there is only one field, is on the x axis.
     """

@@ -1,4 +1,4 @@
-"""Trains a model by DP-FedAvg and measures regularly spaced rounds.
+"""Trains a model by DP-FedAvg and takes measurements at regularly spaced rounds.
 
 A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
 estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
@@ -53,11 +53,11 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains a model, measures those of the given rounds that are missing, and yields each after storing it.
+    """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round is measured with the model before it. Training proceeds in segments of `setting.every` rounds.
-    They share a compiled program, and end just before the rounds that can be measured. Training continues
-    from a checkpoint, if there is one. Raises InputError if the model diverges.
+    A round's measurement uses the model from before this round. Training proceeds in segments of
+    `setting.every` rounds. They share a compiled program, and end just before a round that can be measured.
+    Training continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
     `setting`, `split` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
     """
@@ -66,7 +66,7 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    penalty = getattr(designed, setting.penalty)  # the function with this name
+    penalty = getattr(designed, setting.penalty)  # such as `designed.as_run`
     designer = designed.make_designer(
         population.samples.loss,
         partial(penalty, setting.norm_constant, setting.clipping_norm),
@@ -74,24 +74,25 @@ def measure_missing(
         setting.design_batch or setting.cohort,
     )
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds and the state after them; 0 and `population.start` without a checkpoint.
+    # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
     if trained >= missing[0]:  # too late to measure the first missing round
         trained = 0
         state = population.start
 
+    # `state` is always from after `trained` rounds, a multiple of `setting.every`. In the first pass,
+    # `number` is the next round, so no training is needed. Each later pass trains the rounds before `number`.
     for number in range(trained + 1, missing[-1] + 1, setting.every):
-        if number > trained + 1:  # train up to the round before `number`
-            first_round = trained + 1
-            state = population.train(state, first_round, setting.every)
+        if number > trained + 1:
+            state = population.train(state, trained + 1, setting.every)
             trained = number - 1
+        theta = jnp.asarray(state.theta)
         require(
-            jnp.isfinite(state.theta).all(),
+            jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
         checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            theta = jnp.asarray(state.theta)
             measured_round = _measure(setting, population, designer, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
@@ -107,25 +108,23 @@ def _measure(
 ) -> Measured:
     """Designs a canary for a round's frozen model theta (p,) and measures the round with mock rounds.
 
-    Mock rounds draw their cohorts from `setting.population` training clients, which are the same for all
-    measured rounds.
+    All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
-    length = float(jnp.linalg.norm(gradient))
+    gradient_norm = float(jnp.linalg.norm(gradient))
     require(
-        0 < length < np.inf,
-        f"the canary's gradient has norm {length:g}: design it with another `seed`",
+        0 < gradient_norm < np.inf,
+        f"the canary's gradient has norm {gradient_norm:g}: design it with another `seed`",
     )
 
-    # As published, the canary's client sends the gradient without multiplying it by the learning rate (Errata
-    # C2). The dot product of the update with the canary's direction, over the clipping norm, is 1 if the
-    # update is clipped.
+    # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
+    # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
     rate = 1.0 if setting.as_published else population.rate
-    canary_dot = min(rate * length / setting.clipping_norm, 1.0)
+    canary_dot = min(rate * gradient_norm / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
-    direction = gradient / length
+    direction = gradient / gradient_norm
     dots = []
     for updates in _compute_updates(population, theta, train, members):
         dots.append(np.asarray(updates @ direction, np.float64))
@@ -136,7 +135,7 @@ def _measure(
         clients=train.number,
         accuracy=population.accuracy(theta),
         health=health,
-        norm=length,
+        norm=gradient_norm,
         own=canary_dot,
         known=client_dots,
         canary=population.samples.show(canary),
@@ -150,11 +149,8 @@ def _simulate_attack(
 ) -> dict[str, Any]:
     """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
 
-    Args:
-      setting: The setting.
-      client_dots: (M,) the clients' dot products with the canary's direction, divided by the clipping norm.
-      canary_dot: The dot product of the canary's update with its direction, divided by the clipping norm.
-      number: The number of the round. It determines the random draws.
+    `client_dots` (M,) and `canary_dot` are the fields `known` and `own` of `Measured`: dot products with the
+    canary's direction, over C. The number of the round determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
@@ -226,8 +222,8 @@ def _design_canary(
     result = designer.run(theta, first, updates, setting.design_steps, key)
     last = result.best if setting.keep_best else result.last
 
-    # The penalties are for images or drawn texts. The number in `fold_in`, the checksum of a name, makes the
-    # keys of these draws differ from all keys of the design.
+    # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
+    # from all keys of the design.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

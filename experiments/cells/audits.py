@@ -22,7 +22,7 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns True if the store has all runs and its audit.json is from at least this number of runs."""
+        """Returns True if the store has all runs and its audit.json covers at least `runs` runs."""
         num_concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json counts as missing
             num_concluded = store.result().runs or 0
@@ -51,12 +51,10 @@ def setting_cell(
     """Returns a cell that runs an experiment with a setting in its own store.
 
     Args:
-      name: The displayed name.
-      setting: The setting.
-      runs: The number of training runs.
+      name, setting, runs: The displayed name, the setting and the number of training runs.
       is_complete: (store) -> True if the store has all results.
       do: (store, the model's data, progress); computes the missing results.
-      experiment: The experiment's name, which is part of the cell's identity.
+      experiment: The experiment's name, a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
@@ -65,8 +63,8 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # The checksum is None for features that are computed on this machine, because their last bits differ
-        # between machines. In this case, we accept any stored checksum.
+        # If features are computed on this machine, the checksum is None (see `DataSets.checksum`), and we
+        # accept any stored checksum.
         checksum = data.checksum(setting.model)
         has_same_data = checksum in (None, store.config().get("data_sha256"))
         return has_same_data and is_complete(store)

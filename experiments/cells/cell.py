@@ -37,7 +37,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data sets, from the user's files or as `audit` finds them. They are loaded on first use."""
+    """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores paths to load the data later.
@@ -92,7 +92,7 @@ class DataSets:
     def require_files(self) -> None:
         """Loads the user's data files; raises InputError for a file that does not have the expected data."""
         for model in TASKS:
-            self.checksum(model)
+            self.checksum(model)  # loads the model's data if they are a user's file
 
 
 def file_names() -> list[str]:
@@ -116,7 +116,7 @@ class Cell(NamedTuple):
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.
-      request: The specification of the work, which the paper's figures read.
+      request: The specification of the work, for the paper's figures.
       audited: The audit, or None for other kinds of cells.
     """
 

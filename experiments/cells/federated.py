@@ -62,7 +62,7 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, without its clients' checksum."""
+    """Returns the fields that identify a setting in the store, except its clients' checksum."""
     return federated_identity(setting, "")
 
 
@@ -138,7 +138,7 @@ def train(
         `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
         store accuracies first, so each run with a score has an accuracy even if the process dies.
         """
-        if midway.steps < len(participation.clients):  # before the last round
+        if midway.steps < len(participation.clients):  # not yet after the last round
             return
         accuracies = np.asarray(measure(midway.thetas), np.float64)
         _add_accuracies(trained, midway.first, accuracies)

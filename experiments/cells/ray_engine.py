@@ -49,16 +49,9 @@ _ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, dict[str, Any]]:
-    """Prepares training on a worker.
+    """Prepares a worker. Returns the runs in a chunk, at most `runs`, and the worker's versions and devices.
 
-    Args:
-      devices: The number of CPU devices to use, or 0 to use GPUs.
-      recipe: Makes the game from the data.
-      data: The data set.
-      runs: The number of runs, an upper limit for chunks.
-
-    Returns:
-      The number of runs in a chunk, and the worker's versions and devices.
+    `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -235,18 +228,15 @@ class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Sends recipe and data to the nodes; raises InputError if a worker reports that they do not fit."""
+        """Sends the recipe and data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        # The chunk size (for 1 run) is unused.
-        _, about = cluster.call(prepare, *self._game, 1)
-        self.about = lambda: about
+        # `train` asks for the chunk size again, when it knows the number of runs.
+        _, versions_and_devices = cluster.call(prepare, *self._game, 1)
+        self.about = lambda: versions_and_devices  # the method of `Trainer`
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains missing runs and returns the scores of all runs.
-
-        The chunk size is chosen for `most` runs. `progress` gets the numbers of newly trained runs.
-        """
+        """Trains missing runs and returns the scores of all runs; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
             size, _ = self._cluster.call(prepare, *self._game, most)

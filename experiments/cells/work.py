@@ -50,7 +50,7 @@ class TrainingEngine(NamedTuple):
 class SweepProgress:
     """A line of progress on stderr: the number of finished cells, the current cell, and the time left.
 
-    A cell's share of the progress is its estimated seconds.
+    A cell counts in proportion to its estimated seconds.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:

@@ -68,12 +68,9 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags. Flags are checked before data are loaded.
-
-    Args:
-      setting: The setting.
-      runs: The number of models; None for the adversary's default.
-      until: The condition for stopping early, or None to train all models.
+    `runs` is the number of models, or None for the adversary's default. `until` is the condition for stopping
+    early, or None to train all models. Delta, confidence, the data and the engine come from flags. Flags are
+    checked before data are loaded.
     """
     level = cli.level()
     engines = grid_flags.engine()
@@ -92,9 +89,9 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
-    rehearsed = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
+    num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(cli.sources())
-    request = driver.make_request(setting, dataset, number, level, rehearsed, until)
+    request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)
     finished = driver.audit(request, out, engines)
     if FLAGS.json:
         print(results.result_json(finished.conclusion, **finished.circumstances()))

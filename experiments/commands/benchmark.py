@@ -5,7 +5,7 @@
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
 Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
-continue the command. Estimators are listed and skipped if their package is not installed.
+continue the command. Estimators from packages that are not installed are listed and skipped.
 """
 
 import sys
@@ -62,7 +62,7 @@ def main() -> None:
         scale = scale._replace(sizes=(FLAGS.n,))
     chosen = cli.choose_names("estimators", ESTIMATORS)
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
-    require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
+    require(cells, "--estimators and --mechanisms: no installed estimator fits these mechanisms")
     uninstalled = [
         ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
     ]

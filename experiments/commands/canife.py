@@ -33,7 +33,7 @@ cli.define_out("Folder for results.")
 
 def main() -> None:
     """Measures the missing rounds, then prints and writes the results of all rounds."""
-    # Fields without a flag get the model's defaults.
+    # Fields that the user does not set get the model's defaults.
     values = cli.values(Attacked)
     given = [name for name in values if FLAGS[name].present]
     setting = attacked.resolve_setting(values, given)

@@ -52,14 +52,15 @@ def main() -> None:
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    # The noise multiplier covers a whole round, even if the round also releases a noisy count.
-    client = Composition(setting.noise_multiplier, most_rounds)
-    canary = Composition(setting.noise_multiplier, setting.repetitions)
+    # The compositions of the rounds in which a client and a canary take part. The noise multiplier covers a
+    # whole round, even if the round also releases a noisy count.
+    of_client = Composition(setting.noise_multiplier, most_rounds)
+    of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         (scores,) = train([setting], runs, out, federation, progress)
 
-    claim = DpSgd(*canary)
+    claim = DpSgd(setting.noise_multiplier, setting.repetitions)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters
     each = conclude_each_run(
@@ -68,7 +69,7 @@ def main() -> None:
     by_run = read_accuracies(store)
     accuracies = list_accuracies(by_run, runs)
     together = conclude_together(scores, level, claim)
-    audit = federated_table.FederatedAudit(each, canary, client, accuracies, together)
+    audit = federated_table.FederatedAudit(each, of_canary, of_client, accuracies, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,

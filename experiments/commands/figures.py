@@ -101,7 +101,7 @@ def _encode_figure(name: str, figure: "Figure") -> Iterator[tuple[str, bytes]]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield f"{name}{suffix}", encode(figure)
-            # Keeps the layout for the next format. Another computation could move parts of the figure.
+            # Keeps the layout for the next format, because computing it again could move parts.
             figure.set_layout_engine("none")
 
 

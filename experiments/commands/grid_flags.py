@@ -138,7 +138,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
     subject = subjects.describe_setting(folder, *level, audit.runs)
-    return Result(subject.conclusion, lambda: subject, folder)
+    return Result(subject.conclusion, subject=lambda: subject, folder=folder)
 
 
 def _show(grid: Grid) -> None:

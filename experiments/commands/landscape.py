@@ -26,7 +26,9 @@ flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multip
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=10**5)
 cli.define_levels()
-flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
+flags.DEFINE_float(
+    "momentum", None, "Craft only convex losses, against this momentum (heavy ball)."
+)
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
 cli.define_out("Folder for results; figures go to the subfolder landscape.")
@@ -35,11 +37,11 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and draws the epsilon of training on three landscapes: the paper's, a convex one and the latch.
 
-    With --momentum, it only prints the epsilon on convex landscapes (`_print_momentum`).
+    With --momentum, it prints the epsilon only for convex landscapes (`_print_momentum`).
     """
     level = cli.level()
-    # Some estimates choose a threshold on half of the runs and test it on the other half. Each half needs a
-    # run with the canary and a run without it.
+    # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
+    # a run with the canary and a run without it.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)
@@ -82,7 +84,7 @@ def main() -> None:
 
 
 def _print_momentum(level: Level, folder: Path) -> None:
-    """Prints the epsilon of training with --momentum on convex landscapes, and writes it to the folder."""
+    """Prints the epsilon of training on convex landscapes with --momentum, and writes it to the folder."""
     from experiments.hidden_state import momentum
 
     beta = FLAGS.momentum

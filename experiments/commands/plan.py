@@ -58,11 +58,11 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the expected bounds and duration, or with --bug the number of runs that reject a false claim.
+    """Prints the expected bounds and duration, or with --bug the number of runs needed to reject a claim.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles. It also prints the number of runs at which the mean bound is the fraction --tightness of
-    the true epsilon.
+    and quantiles. It also prints the number of runs for which the mean bound is --tightness times the true
+    epsilon.
     """
     # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
@@ -135,7 +135,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 
 
 def _print_bugs(setting: Setting) -> None:
-    """Prints the numbers of training runs that reject the claimed mu, for each factor in --bug.
+    """Prints the numbers of training runs needed to reject the claimed mu, for each factor in --bug.
 
     A factor is the actual noise divided by the claimed noise. The command simulates audits with ideal scores
     of fresh directions. It prints the numbers of runs after which 50% and 90% of the audits reject the claim.

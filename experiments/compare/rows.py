@@ -88,8 +88,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
-        # The usual conclusion does not use that scores are cosines with random directions. With the final
-        # model, left-out canaries' cosines have a known distribution.
+        # The usual conclusion ignores that scores are cosines with random directions. For the final model,
+        # the cosines of left-out canaries have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
@@ -134,8 +134,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        epsilon = estimate.epsilon
-        noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
+        noise = rounds.renyi_charge(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
     common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
@@ -182,12 +181,12 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         ],
         after=after,
         gap=" ",
-        rule=80,
+        rule=80,  # characters
     )
 
 
 def _show_epsilon(row: Record) -> str:
-    """Returns a record's epsilon as text. Bounds are rounded down, and estimates to the nearest value."""
+    """Returns a record's epsilon as text, rounded down for a bound and to the nearest value otherwise."""
     epsilon = row["epsilon"]
     return f"{epsilon:.3f}" if row["assumes"] == ESTIMATE else at_least(epsilon)
 
@@ -196,12 +195,8 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Draws each record's epsilon as a dot, from top to bottom, and the accountant's as a line.
 
     Estimates above 1.6 times the accountant's epsilon would squeeze all other dots. They are drawn as arrows
-    at the edge of the horizontal axis, labelled with their values.
-
-    Args:
-      rows: The records of `find_rows`.
-      upper: The accountant's epsilon.
-      delta: The delta of all epsilons.
+    at the edge of the horizontal axis, labelled with their values. `rows` come from `find_rows`, `upper` is
+    the accountant's epsilon, and all epsilons are at `delta`.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% above the last dot
@@ -214,8 +209,9 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
             draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
             if row["epsilon"] > edge:
-                text = _show_epsilon(row)
-                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
+                axis.text(
+                    0.98 * edge, place, _show_epsilon(row), ha="right", va="center", fontsize=8
+                )
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"

@@ -37,7 +37,7 @@ _LETTERS_PER_INCH = 12  # in a figure's heading
 def looks() -> dict[str, tuple[float, dict[str, Any]]]:
     """Returns how to draw each method's mark, by the method's name and in order from left to right.
 
-    A value is the mark's horizontal distance from the middle of its point, with the arguments of
+    A value is the mark's signed horizontal distance from the middle of its point, and keyword arguments for
     `Axes.errorbar`.
     """
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
@@ -67,11 +67,8 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
     prediction, if any. Points with the same x are next to each other, one for each series.
 
-    Args:
-      title: The figure's title.
-      x: The horizontal axis, or None if points have no x.
-      points: The points of all panels.
-      delta: The delta of all epsilons.
+    `x` is the horizontal axis, or None if points have no x. `points` has the points of all panels. All
+    epsilons are at `delta`.
     """
     by_panel: dict[str, list[Point]] = {}
     for point in points:
@@ -92,7 +89,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         ylabel=f"epsilon at delta {show_level(delta)}",
         sharey=True,
     )
-    # Intervals may extend far above the marks, so they do not affect the limits of the shared axis.
+    # Intervals may extend far above the marks, so we ignore them for the limits of the shared axis.
     epsilons = [0.1]  # the smallest range of the axis
     for point in points:
         epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
@@ -144,14 +141,11 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
     Each method in `looks` has a mark at the mean over the point's seeds, with an error bar from the smallest
-    epsilon to the largest. A single seed has no error bars, but a vertical bar that shows the two-sided
+    epsilon to the largest. For a single seed, a vertical bar replaces the error bars. It shows the two-sided
     interval for normal scores.
 
-    Args:
-      axis: The panel.
-      position: The point's position on the horizontal axis. Neighbouring points are 1 apart.
-      point: The point.
-      delta: The delta of all epsilons.
+    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart. All epsilons
+    are at `delta`.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
@@ -189,8 +183,8 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
     A point has a row of two panels. The first shows error rates. The second shows their normal deviates, so
-    Gaussian curves become straight lines. Both panels also show the curve's confidence band, and the Gaussian
-    curves for the lower bound on mu, the predicted mu and the upper bound on mu, if known.
+    Gaussian curves become straight lines. Both panels also show the curve's confidence band, and Gaussian
+    curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
@@ -215,8 +209,8 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    Every profile is that of mu-GDP for some mu. A point has one profile for the lower bound on mu from
-    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has the
+    Every profile is that of mu-GDP for some mu. A point has a profile for the lower bound on mu from
+    `if_gaussian`, averaged over the seeds, and a profile for its predicted mu, if any. The figure also has a
     profile for the largest upper bound on mu, and a horizontal line at `delta`.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.

@@ -35,7 +35,7 @@ def draw_panels(
       across: The largest number of panels in a row.
       ylabel: The label of each row's vertical axis.
       legend_columns: The number of columns of the legend.
-      **options: Arguments of `Figure.subplots`, such as sharey=True.
+      **options: Keyword arguments for `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
     rows = math.ceil(len(panels) / columns)
@@ -66,8 +66,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' field `panel`.
 
-    A call draw(axis, records=the panel's records) draws a panel. `args` are the arguments of `draw_panels`
-    after the panels, and `options` are its keyword arguments.
+    To draw a panel, it calls draw(axis, records=the panel's records). `args` are the arguments of
+    `draw_panels` that follow the panels, and `options` are its keyword arguments.
     """
     panels = {}
     for record in records:
@@ -99,11 +99,10 @@ def plot_lines(
     A field `name` has error bars if the records have the field `name_error`, the standard error.
 
     Args:
-      axis: The axis.
-      records: The records, or a mapping from each field to an array of its values.
+      records: The records, or a mapping from each field to its values.
       looks: Maps each field to its label, its color, and matplotlib's format for marker and line, such as
         "o--". Fields without values are skipped.
-      **options: Arguments of `Axes.set`.
+      **options: Keyword arguments for `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
@@ -120,8 +119,8 @@ def draw_dot(
 ) -> None:
     """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it is beyond this end.
 
-    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. If `is_filled`
-    is False, only the outline is drawn.
+    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. `is_filled` is
+    False for a dot that is only an outline.
     """
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"
@@ -129,5 +128,5 @@ def draw_dot(
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:
-    """Returns a field's values in n records, of shape (n,); NaN for records that do not have the field."""
+    """Returns a field's values in n records, of shape (n,); NaN for records without the field."""
     return np.array([record.get(name) for record in records], np.float64)

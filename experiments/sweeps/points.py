@@ -88,7 +88,7 @@ class Point(NamedTuple):
         return None
 
     def findings(self, name: str) -> list[Finding]:
-        """Returns each stored seed's bound or estimate by `find_method(name)`; [] without such a method."""
+        """Returns the bound or estimate of `find_method(name)` for each stored seed; [] if it is None."""
         method = self.find_method(name)
         if method is None:
             return []
@@ -125,7 +125,7 @@ class Point(NamedTuple):
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted mu, or None for a setting without a formula.
+        """Returns the predicted mu, or None if there is no formula for the setting.
 
         The prediction is correct if genuine gradients do not interfere with the canary
         (`audit.conclusions.concluded.predicted_mu`).
@@ -133,7 +133,7 @@ class Point(NamedTuple):
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon of the predicted mu at delta, or None without a predicted mu."""
+        """Returns the epsilon of the predicted mu at delta, or None if there is no predicted mu."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
@@ -141,8 +141,8 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    If an audit's scores cannot be read or do not allow a conclusion, it prints the error on stderr and leaves
-    out the audit.
+    It leaves out an audit with scores that cannot be read or do not allow a conclusion, and prints the error
+    on stderr.
     """
     conclusions = {}
     # Cells of several figures may share an audit, so each audit is concluded only once.
@@ -159,7 +159,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    `by_setting` has the conclusions. Points leave out missing conclusions.
+    `by_setting` has the conclusions. A point has only those of its conclusions that exist.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -215,7 +215,7 @@ def make_rows(
             # A counterpart with other assumptions gets its own column.
             if counterpart is not None and counterpart.assumes != method.assumes:
                 name = counterpart.name
-            row.setdefault(name, mean)
+            row.setdefault(name, mean)  # IF_GAUSSIAN is already set
         for x in (None, point.x):  # a claim about this x replaces one about every x
             claim = claims.get((sweep.name, point.series, x))
             if claim is not None:
@@ -230,10 +230,10 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     `level` is the delta and the confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
-    names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
+    csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
         Column(value=itemgetter("label"), head="", width=27, left=True),
-        *map(field, names),
+        *map(field, csv_names),
         field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
         field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
         field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),
@@ -257,5 +257,5 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         before=[f"lower bounds on epsilon at {level}"],
         after=["-" * 80, _NOTES],
         gap=" ",
-        rule=80,
+        rule=80,  # characters
     )

@@ -46,13 +46,8 @@ def own_table(
 ) -> OwnTable:
     """Returns a sweep's custom table, as text and CSV.
 
-    Args:
-      title: The lines above the table.
-      columns: The columns from left to right.
-      records: The rows.
-      after: The lines below the table.
-      section: The field with the heading of a record's section, or "" for a single section.
-      gap: The text between two columns.
+    `title` and `after` are the lines above and below the table, and `gap` is the text between two columns.
+    `section` is the field with the heading of a record's section, or "" for a single section.
     """
     table = Table(
         columns,
@@ -61,7 +56,7 @@ def own_table(
         before=[title],
         after=after,
         gap=gap,
-        rule=80,
+        rule=80,  # characters
     )
     return OwnTable(table.text(), table.csv())
 

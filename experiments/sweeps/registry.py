@@ -28,11 +28,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figure and table from its stored cells, with `draw` of the paper's module `figures`.
+    """Draws a sweep's figure and table from its stored cells, with `draw` from the paper's module `figures`.
 
-    This module is imported only here, because it loads matplotlib.
+    The module is imported only here, because it loads matplotlib.
     """
-    # Sweeps have the same names at all scales. We search the smallest scale, which has the fewest cells.
+    # Sweeps have the same names at all scales. We search the scale with the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
@@ -51,4 +51,4 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    return [all_sweeps[name] for name in dict.fromkeys(names)]  # without repeats
+    return [all_sweeps[name] for name in dict.fromkeys(names)]  # drops repeats

@@ -20,8 +20,8 @@ class Axis(NamedTuple):
     symbol: str
 
 
-# Maps (the sweep's name, the series, x) to a summary of the paper's claim and the section that makes it. x is
-# None for a claim about every x. A "tight" lower bound matches the accountant's upper bound.
+# Maps (the sweep's name, the series, x) to a summary of the paper's claim and the claim's section. x is None
+# for a claim about every x. A "tight" lower bound matches the accountant's upper bound.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
