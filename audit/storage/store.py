@@ -1,6 +1,6 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines the score of a run, but not the number of runs. The
+A setting is a dict with everything that determines a run's score; the number of runs is not part of it. The
 SHA-256 of its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
 its current chunk.
 
@@ -142,7 +142,7 @@ class Store:
         return config
 
     def result(self) -> StoredResult:
-        """Returns the conclusion of the last audit; its fields are None if there is none.
+        """Returns the conclusion of the last audit; if there is none, all fields are None.
 
         Raises InputError if audit.json can't be read.
         """
@@ -178,7 +178,7 @@ class Store:
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):
+        for first, stop in _find_gaps(chunks, runs):  # names the first gap
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
         any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
@@ -263,7 +263,7 @@ def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
     seen = 0  # all runs before this one are held or in a gap
-    for first, stop in [*sorted(held), (runs, runs)]:  # an empty range at the end
+    for first, stop in [*sorted(held), (runs, runs)]:  # the empty range ends the last gap
         gap = (seen, min(first, runs))
         if gap[0] < gap[1]:
             gaps.append(gap)
@@ -325,6 +325,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        # A singleton counts nested blocks.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
             lock.acquire(timeout=0)
@@ -388,7 +389,7 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        If writing fails, training continues, and only the first failure is reported on stderr.
+        If writing fails, training continues. Only the first failure is reported on stderr.
         """
         import jax
 
