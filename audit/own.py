@@ -201,8 +201,8 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request for an audit of a custom model with these settings, `fields`.
 
-    `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or has the guaranteed Lipschitz
-    constants of the steps. `rehearsals` is the number of runs to measure.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
+    Lipschitz constants of the steps. `rehearsals` is the number of runs to measure.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -232,7 +232,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
-        find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
+        given = Steps(constants, reason="as its author vouches")
+        find_constants = partial(lipschitz.keep, steps=given)
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
@@ -295,7 +296,7 @@ class _Training:
 
 
 def _keep_earlier_steps(store: Store) -> Steps | None:
-    """Returns the Lipschitz constants in a store if an earlier audit measured them; otherwise deletes them.
+    """Returns the Lipschitz constants in a store if an earlier audit measured them; deletes any others.
 
     Guaranteed constants, which have 0 `runs`, are valid only for the audit that was given them.
     """
@@ -308,8 +309,8 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    We compare it with per-example gradients on a few examples, at clipping norms that clip none, half and all
-    of the gradients. If no strategy agrees, we warn on stderr that per-example gradients are slow.
+    We compare its sums with those of per-example gradients on a few examples, at clipping norms that clip
+    none, half and all of them. If no strategy agrees, training is slow, and we print the reason on stderr.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -326,7 +327,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         try:
             for norm in map(jnp.float32, clipping_norms):
                 difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
-                # A hundred times the rounding error of float32.
+                # About a hundred times the rounding error of these sums in float32.
                 allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")

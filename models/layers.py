@@ -102,8 +102,8 @@ def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
     In each square, the gradient goes to a single pixel. If several are largest, this is the upper one in the
-    leftmost column. Comparing pixels to find it is faster than JAX's derivative of the maximum, and faster
-    than that of flax.linen.max_pool, a scatter in XLA.
+    leftmost column. Finding it by comparisons is faster than JAX's derivative of the maximum and that of
+    flax.linen.max_pool, a scatter in XLA.
     """
     # On a CPU, XLA stores the result of joining arrays, but would compute the maxima again for each use. So
     # we pool two halves of the channels and join them.

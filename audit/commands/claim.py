@@ -219,7 +219,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, from the tests of their order.
 
-    Only if the tests do not reject a uniform order, the sampler has amplified bounds.
+    Bounds are amplified only if the tests do not reject a uniform order.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".

@@ -38,7 +38,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    If `keeps`, the command keeps finished work, and the message after an interrupt mentions it.
+    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions it.
     """
     if keeps:
         dispatch.is_kept.set()

