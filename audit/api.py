@@ -161,7 +161,7 @@ def audit_model(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
+    """Trains a Flax Linen module with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
     Runs that are already in `out` are not trained again.
 
@@ -215,7 +215,7 @@ def audit_loss(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
+    """Trains any JAX model with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
     Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes
     per-example gradients.

@@ -47,7 +47,7 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
     """Yields a run's canaries, `count` uniform unit vectors (dimension,), one at a time to save memory.
 
     Args:
-      seed: the seed of the canaries of all runs, 0 to 2^63 - 1.
+      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the index of the run, starting at 0.
       count: the number of canaries in the run.
       dimension: the number of trained parameters.

@@ -232,8 +232,9 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
-        given = Steps(constants, reason="as its author vouches")
-        find_constants = partial(lipschitz.keep, steps=given)
+        find_constants = partial(
+            lipschitz.keep, steps=Steps(constants, reason="as its author vouches")
+        )
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
@@ -272,7 +273,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training, by name, and the models that a custom adversary sees."""
+        """Returns the training's provenance, by name, including which models a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -407,7 +408,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of compiled functions and the texts `facts`.
+    """Returns the SHA-256, in hex, of compiled functions and the strings `facts`.
 
     `calls` has each function with the shapes and types of its arguments. We lower the functions for CPUs, so
     all machines give the same hash.

@@ -51,7 +51,7 @@ class Result:
         Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
         the assumption.
 
-        Audits of several runs have an "assumption_free" bound and, unless canaries are fresh directions, an
+        Audits of several runs have an "assumption_free" bound and, unless scores are cosines or ranks, an
         "if_gaussian" bound. For several canaries per run, these names are aliases of other methods.
         """
         bounds: dict[str, Bound] = {}

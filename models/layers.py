@@ -1,4 +1,4 @@
-"""Layers of networks for images.
+"""Layers for image networks.
 
 In convolutions and pooling, channels come first. This is faster for small images, because processors add and
 multiply whole rows of pixels.
@@ -41,7 +41,7 @@ class Convolution(nn.Module):
         _, height, width = self.output_shape(x)
 
         # Shift the image left by j = 0 to w - 1 columns, cut the results to the output's width, and join them
-        # into (..., w C, H * width). The barrier makes XLA store the result.
+        # into (..., w C, H * width). The barrier makes XLA store the result once.
         column_shifts = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(column_shifts, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)

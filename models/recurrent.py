@@ -78,7 +78,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(logits: Array, labels: Array) -> Array:
     """Returns the mean cross entropy of logits (T, vocabulary) over all labels (T,) except padding.
 
-    The mean gives all sequences the same weight. A sequence that is only padding has loss 0.
+    The mean gives all sequences the same weight. The loss of a sequence with only padding is 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING

@@ -1,7 +1,7 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines a run's score; the number of runs is not part of it. The
-SHA-256 of its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
+A setting is a dict with everything that determines a run's score, but not the number of runs. The SHA-256 of
+its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
 its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
@@ -241,7 +241,7 @@ class Store:
         return files.write_whole(self.path / name, text.encode())
 
     def _read_chunks(self) -> dict[Range, Scores]:
-        """Returns the scores in every intact file, by their range of runs, in the order of file names."""
+        """Returns the scores in every intact file, keyed by range of runs and sorted by file name."""
         chunks = {}
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
@@ -338,7 +338,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # training time per writing time, so writing takes at most 2%
+_MIN_TRAINING_RATIO = 49  # of training time to writing time; writing then takes at most 2%
 
 # (segments done, states) -> False if the states cannot be those after this number of segments
 Fits = Callable[[int, Any], bool]
@@ -408,16 +408,16 @@ class Checkpoints:
                 print(f"{place}: training continues without it; {fix}", file=sys.stderr)
             self._has_failed = True
         else:
-            self.drop(chunk, but=path)
+            self.drop(chunk, keep=path)
         # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 
-    def drop(self, chunk: str, but: Path | None = None) -> None:
-        """Removes a chunk's checkpoints, except `but`."""
+    def drop(self, chunk: str, keep: Path | None = None) -> None:
+        """Removes a chunk's checkpoints, except `keep`."""
         for _, path in self._find(chunk):
-            if path != but:
+            if path != keep:
                 files.remove(path)
 
     def clear(self) -> None:

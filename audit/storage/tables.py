@@ -155,7 +155,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
-    """Returns the requested columns of CSV text, as lists of texts.
+    """Returns the requested columns of CSV text, as lists of strings.
 
     Titles and comments (#) may be above the header line. Empty rows and comments below it are skipped. Raises
     InputError if a row has more or fewer cells than the header.
@@ -273,7 +273,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself.
             if has_two_sets and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or texts
+            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or strings
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1:

