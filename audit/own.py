@@ -199,10 +199,10 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request for an audit of a custom model with these settings, `fields`.
+    """Returns the request for an audit of a custom model with the settings `fields`.
 
     In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
-    Lipschitz constants of the steps. `rehearsals` is the number of runs to measure.
+    Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -212,11 +212,11 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     name = fields.pop("model", None) or own.name
     adversary = None
     if isinstance(fields["adversary"], Adversary):
-        field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        fields |= {"adversary": field, "canaries": adversary.canaries}
+        identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
+        fields |= {"adversary": identity, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_random = own.model.module is not None  # otherwise every run begins at the user's params
+    is_random = own.model.module is not None  # False for losses: runs begin at the user's params
     require(
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
@@ -461,7 +461,7 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             limit = 2**31
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
-        require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
+        require(not bad, f"{name} have {bad} values that are infinite, NaN or too large: fix them")
         require(
             array.size and array.ndim,
             f"{name} have shape {array.shape}: give a row for each example",

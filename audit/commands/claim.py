@@ -203,11 +203,11 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
-    kind = report.figures["kind"]  # such as "poisson"; empty if not recognized
+    kind = report.figures["kind"]  # such as "poisson"; "" if not recognized
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
     order = report.figures.get("order")
-    if order is None:
+    if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"

@@ -330,7 +330,7 @@ def hold(folder: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            print(f"another process works in {folder}: waiting for it", file=sys.stderr)
+            print(f"another process is using {folder}: waiting for it", file=sys.stderr)
             lock.acquire()
     try:
         yield
@@ -404,7 +404,7 @@ class Checkpoints:
         except OSError as error:
             if not self._has_failed:
                 place = f"no checkpoint in {self._folder} ({error.strerror})"
-                fix = "make room, or keep results in another folder"
+                fix = "free some space, or keep results in another folder"
                 print(f"{place}: training continues without it; {fix}", file=sys.stderr)
             self._has_failed = True
         else:

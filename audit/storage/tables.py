@@ -188,13 +188,13 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
     them, the function returns the first nonempty line and its most frequent separator, for an error message.
     """
-    lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
-    for number, separator in itertools.product(lines, _SEPARATORS):
-        if wanted.find(_split(top[number], separator)) is not None:
-            return number, separator
-    require(lines, "no line of the scores names columns: give score,in lines")
+    nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
+    for index, separator in itertools.product(nonempty, _SEPARATORS):
+        if wanted.find(_split(top[index], separator)) is not None:
+            return index, separator
+    require(nonempty, "no line of the scores names columns: give score,in lines")
     separators = _SEPARATORS.rstrip()  # without the space, which also separates words of a title
-    return lines[0], max(separators, key=top[lines[0]].count)
+    return nonempty[0], max(separators, key=top[nonempty[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:

@@ -157,7 +157,7 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the complete works into the roles' names, the lengths of their texts, and the joined texts."""
+    """Reads the complete works into the roles' names, their texts' lengths, and the joined texts."""
     # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must have plays with speakers, in the layout of the package's text")
