@@ -154,7 +154,9 @@ def read_cosines(
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
-        require(not extra, f"drop {extra}, or save scores= and presence= if some canaries were left out")
+        require(
+            not extra, f"drop {extra}, or save scores= and presence= if some canaries were left out"
+        )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
