@@ -5,7 +5,7 @@
     ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-Or use many canaries per run, which have a known distribution of cosines if they are not inserted:
+Or use many canaries per run. The distribution of cosines is known for canaries that are not inserted:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with independent noise

@@ -216,7 +216,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         fields |= {"adversary": identity, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_random = own.model.module is not None  # False for losses: runs begin at the user's params
+    is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
     require(
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",

@@ -107,7 +107,7 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients, or to one per image for 0."""
+    """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:

@@ -80,7 +80,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) down to a norm of at most `norm`, and all by 1 - 1e-6 to allow for rounding."""
+    """Scales features (n,) to a norm of at most `norm`, then by 1 - 1e-6 to allow for rounding."""
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
 

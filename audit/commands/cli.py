@@ -38,7 +38,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions it.
+    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions this.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -67,7 +67,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    If stdout is a pipe whose reader has ended, such as `head`, it prints no message. It re-raises errors that
+    It prints no message if stdout is a pipe whose reader has ended, as `head` does. It re-raises errors that
     name a file, because they are not about stdout.
     """
     if error.filename is not None:

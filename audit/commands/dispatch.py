@@ -43,7 +43,7 @@ def run(
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
-        sys.exit(report_error(f"no command {name[:60]!a}: `{program} help` lists all"))
+        sys.exit(report_error(f"no command {name[:60]!a}: `{program} help` lists all commands"))
 
 
 def report_error(message: str) -> int:

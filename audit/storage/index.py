@@ -25,7 +25,7 @@ class Holdings(NamedTuple):
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, whose data checksum is ignored, or None if there is none.
+        """Returns the store of a setting, or None if there is none. Ignores the setting's data checksum.
 
         Raises InputError if there are several, with different data.
         """

@@ -150,7 +150,7 @@ def read_cosines(
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]
-        unobserved = None  # in all other cases, the check of `extra` rejects such cosines
+        unobserved = None  # in other cases, it stays in `found` and is rejected below
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
@@ -183,7 +183,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested arrays of an .npz file by our names.
 
-    If the file has fresh draws or ranks, these are its arrays that are in _RANK_NAMES.
+    If the file has fresh draws or ranks, these are instead the arrays named in _RANK_NAMES.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)

