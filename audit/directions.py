@@ -132,7 +132,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        # The number 2 differs from those of the random streams of `audit.one_run`.
+        # 2 identifies these random streams; those of `audit.one_run` begin with 0 and 1.
         rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)

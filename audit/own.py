@@ -70,7 +70,7 @@ class _Computed:
 
 @functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the functions of the first call with the same hash, from the cache.
+    """Returns the functions or, from the cache, those of the first call with the same hash.
 
     JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines equal
     but distinct functions. Replacing them with the earlier ones avoids compiling again.

@@ -35,7 +35,7 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) for features (n,)."""
-        # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
+        # In Flax, the order of these lines determines the layers' numbers and initial weights, and so scores.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))

@@ -55,7 +55,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 
     `arrays` has torchvision's tensors in the order of its file. Each layer has five: the kernel (out, in,
     height, width), and the weight, shift, mean and variance of its batch norm. The tensors of the classifier
-    come last. We fold each norm into its layer. It multiplies channels by scale = weight / sqrt(variance +
+    come last. We fold each norm into its layer: the kernel is multiplied by scale = weight / sqrt(variance +
     epsilon), and the bias is shift - mean * scale.
     """
     epsilon = 1e-5  # the default of batch norm in torch

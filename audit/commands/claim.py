@@ -99,7 +99,7 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints epsilon for all models and for the last model, with the strategy in --noise.
 
-    It also prints both for DP-SGD, with the noise for which all models have the same epsilon.
+    It also prints both for DP-SGD with the noise that gives all models the strategy's epsilon.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -129,7 +129,7 @@ def _print_sampler_claims() -> None:
     constants = cli.numbers("lipschitz")
     lipschitz: Any = constants or None
     if len(constants) == 1:
-        lipschitz = constants[0]  # of all steps
+        lipschitz = constants[0]  # for all steps
     # A loader is given as file:name.
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
     sampler, batches, order = read()
@@ -145,7 +145,7 @@ def _print_sampler_claims() -> None:
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
-    if order:
+    if order:  # a description of the loader's order
         claims = dataclasses.replace(claims, order=order)
     print(claims.to_json() if FLAGS.json else show_claims(claims))
 

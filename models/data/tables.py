@@ -132,7 +132,7 @@ HOUSING = Recipe(
 
 
 def load_purchase(sources: Sources) -> Dataset:
-    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed in its code.
+    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
     The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
     the file has at most 20,000 lines, we take all of them in order. Raises InputError if the file is missing
@@ -145,7 +145,7 @@ def load_purchase(sources: Sources) -> Dataset:
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
-        # The paper's code draws its rows with this legacy generator and seed 0.
+        # The paper's code uses this legacy generator with seed 0.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]
