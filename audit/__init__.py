@@ -2,16 +2,16 @@
 
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
-    audit.bounds(audit.cosines(values, dimension))                          with canaries of audit.directions
+    audit.bounds(audit.cosines(values, dimension))                          cosines from audit.directions
     audit.bounds(audit.ranks(scores, fresh))                                canaries among fresh draws
-    audit.bounds(audit.coins(scores, presence))                             (R, K) by fair coins, or one run
+    audit.bounds(audit.coins(scores, presence))                             canaries chosen by fair coins
     audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
-    audit.check_step(step, params, batch, clipping_norm=1, ...)             is a step of DP-SGD correct?
-    audit.TorchStep(model, optimizer, train_batch)                          a step of PyTorch for check_step
+    audit.check_step(step, params, batch, clipping_norm=1, ...)             is a DP-SGD step correct?
+    audit.TorchStep(model, optimizer, train_batch)                          a PyTorch step for check_step
     audit.check_batches(draw, examples, sampling_rate)                      are the batches correct?
     audit.Indices(examples)                                                 replaces the loader's data set
     audit.check_accounting(epsilon, delta, ...)                             is the epsilon correct?

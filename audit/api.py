@@ -47,7 +47,7 @@ def bounds(
         bounds are too high.
       claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
         upper bound.
-      delta: the delta of epsilon.
+      delta: the delta of the bounds.
       confidence: the confidence of each bound.
       name: a title for the report.
 
@@ -161,7 +161,7 @@ def audit_model(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
+    """Trains a Flax Linen module with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
     Runs that are already in `out` are not trained again.
 
@@ -177,10 +177,10 @@ def audit_model(
       out: the folder for results.
       settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
         bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` is a
-        guaranteed Lipschitz constant of all training steps, or of each, for a smaller upper bound for the
-        last model (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants in `rehearsals`
-        additional runs, assumes that they are valid for all runs, and stores them in `out`. `vary` audits a
-        grid, as in `audit`.
+        guaranteed Lipschitz constant for all training steps, or a list with one per step; the upper bound for
+        the last model is then smaller (`audit.hidden_state_epsilon`). lipschitz="measured" measures the
+        constants in `rehearsals` additional runs, assumes that they are valid for all runs, and stores them
+        in `out`. `vary` audits a grid, as in `audit`.
 
     Returns:
       A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.
@@ -215,7 +215,7 @@ def audit_loss(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
+    """Trains any JAX model with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
     Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes
     per-example gradients.
@@ -272,8 +272,8 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Returns audit_one(**settings), or with `vary` the `Grid` of all combinations of its values.
 
-    Audits share their compiled program if they differ only in seed, learning rate, noise multiplier, clipping
-    norm, or k at a fixed number of steps.
+    Audits that differ only in seed, learning rate, noise multiplier, clipping norm, or k at a fixed number of
+    steps share a compiled program.
 
     Args:
       audit_one: makes an audit from settings as keyword arguments.
@@ -340,8 +340,8 @@ def _read_level(delta: float, confidence: float) -> Level:
 def _run(request: "Request", out: Path) -> Result:
     """Runs an audit and writes its conclusion to a folder in `out`.
 
-    It also writes a figure and a page for a custom model. Matrix products use full float32 precision,
-    regardless of JAX's default.
+    For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
+    is not JAX's default on every device.
     """
     import jax
 

@@ -12,10 +12,10 @@ bound (the method `exact_null`):
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
 Include every run you started, in start order, and add a row of NaN for a failed run. If steps add updates, u
-is theta_T - theta_0 - drift. drift is the change theta_T - theta_0 in a rehearsal: a run without noise and
-canaries. Any drift independent of the directions is valid, such as 0, but may give smaller cosines. If count
-is more than 1% of dimension, use leave_one_out=True here and in audit.cosines. dimension is the number of
-trained parameters.
+is theta_T - theta_0 - drift. The drift is the change theta_T - theta_0 in a rehearsal, a run without noise
+and canaries. Any drift that does not depend on the directions is valid, such as 0, but cosines may be
+smaller. If count exceeds 1% of dimension, the number of trained parameters, use leave_one_out=True here and
+in audit.cosines.
 
 Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
 and needs another seed for noise and batches.
@@ -47,7 +47,7 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
     """Yields a run's canaries, `count` uniform unit vectors (dimension,), one at a time to save memory.
 
     Args:
-      seed: the seed of the canaries of all runs, 0 to 2^63 - 1.
+      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the index of the run, starting at 0.
       count: the number of canaries in the run.
       dimension: the number of trained parameters.
@@ -64,8 +64,8 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
     """Returns the vector (dimension,) that the canaries of a run add to the sum of clipped gradients.
 
-    It is the sum of their directions, each scaled to the clipping norm `norm`. For other arguments, see
-    `canaries`.
+    It is the sum of their directions, each scaled to the clipping norm `norm`. The other arguments are those
+    of `canaries`.
     """
     norm = number("norm", norm, float)
     require(0 < norm < np.inf, f"`norm={norm:g}`: give the clipping norm, more than 0")
@@ -132,7 +132,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        # The number 2 differs from those of the random streams of `audit.one_run`.
+        # 2 identifies these random streams; those of `audit.one_run` begin with 0 and 1.
         rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)

@@ -51,7 +51,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 
 def coins(seed: int, count: int) -> Bits:
-    """Returns fair coins (count,): True if a canary takes part. They are independent of the directions.
+    """Returns fair coins (count,), True for canaries that take part. They are independent of the directions.
 
     Args:
       seed: the seed of the canaries, 0 to 2^63 - 1.

@@ -5,7 +5,7 @@
     ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-or, with many canaries in every run. If they are not inserted, the distribution of their cosines is known:
+Or use many canaries per run. The distribution of cosines is known for canaries that are not inserted:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with independent noise
@@ -90,7 +90,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns how much training decreased the canary's entry, which insertions decrease."""
+        """Returns the decrease in the canary's entry during training. Insertions increase this score."""
         return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:

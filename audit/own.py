@@ -70,7 +70,7 @@ class _Computed:
 
 @functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the functions of the first call with the same hash, from the cache.
+    """Returns the functions or, from the cache, those of the first call with the same hash.
 
     JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines equal
     but distinct functions. Replacing them with the earlier ones avoids compiling again.
@@ -199,10 +199,10 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request for an audit of a custom model with these settings, `fields`.
+    """Returns the request for an audit of a custom model with the settings `fields`.
 
-    `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or has the guaranteed Lipschitz
-    constants of the steps. `rehearsals` is the number of runs to measure.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
+    Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -212,11 +212,11 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     name = fields.pop("model", None) or own.name
     adversary = None
     if isinstance(fields["adversary"], Adversary):
-        field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        fields |= {"adversary": field, "canaries": adversary.canaries}
+        identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
+        fields |= {"adversary": identity, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
-    is_random = own.model.module is not None  # otherwise every run begins at the user's params
+    is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
     require(
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
@@ -232,7 +232,9 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
         constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
-        find_constants = partial(lipschitz.keep, steps=Steps(constants, "as its author vouches"))
+        find_constants = partial(
+            lipschitz.keep, steps=Steps(constants, reason="as its author vouches")
+        )
     if constants is not None:
         training.require_covered(level.delta, constants)
     recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
@@ -271,7 +273,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training, by name, and the models that a custom adversary sees."""
+        """Returns the training's provenance, by name, including which models a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -295,7 +297,7 @@ class _Training:
 
 
 def _keep_earlier_steps(store: Store) -> Steps | None:
-    """Returns the Lipschitz constants in a store if an earlier audit measured them; otherwise deletes them.
+    """Returns the Lipschitz constants in a store if an earlier audit measured them; deletes any others.
 
     Guaranteed constants, which have 0 `runs`, are valid only for the audit that was given them.
     """
@@ -308,8 +310,8 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    We compare it with per-example gradients on a few examples, at clipping norms that clip none, half and all
-    of the gradients. If no strategy agrees, we warn on stderr that per-example gradients are slow.
+    We compare its sums with those of per-example gradients on a few examples, at clipping norms that clip
+    none, half and all of them. If no strategy agrees, training is slow, and we print the reason on stderr.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -326,7 +328,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         try:
             for norm in map(jnp.float32, clipping_norms):
                 difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
-                # A hundred times the rounding error of float32.
+                # About a hundred times the rounding error of these sums in float32.
                 allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
@@ -406,7 +408,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns the SHA-256, in hex, of compiled functions and the texts `facts`.
+    """Returns the SHA-256, in hex, of compiled functions and the strings `facts`.
 
     `calls` has each function with the shapes and types of its arguments. We lower the functions for CPUs, so
     all machines give the same hash.
@@ -459,7 +461,7 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             limit = 2**31
         is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
         bad = np.sum(~is_valid)
-        require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
+        require(not bad, f"{name} have {bad} values that are infinite, NaN or too large: fix them")
         require(
             array.size and array.ndim,
             f"{name} have shape {array.shape}: give a row for each example",

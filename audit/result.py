@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of an audit, which prints as the table of its bounds.
+    """The result of an audit. Prints as a table of bounds.
 
     Attributes:
       conclusion: the bounds, estimates and scores.
@@ -51,8 +51,8 @@ class Result:
         Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
         the assumption.
 
-        Several runs always have an "assumption_free" bound, and an "if_gaussian" bound except for fresh
-        directions. If there are several canaries per run, these are aliases of other methods.
+        Audits of several runs have an "assumption_free" bound and, unless scores are cosines or ranks, an
+        "if_gaussian" bound. For several canaries per run, these names are aliases of other methods.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def upper_bound(self) -> float | None:
-        """Returns the claimed epsilon at delta, such as the accountant's; None without a claim."""
+        """Returns the claimed epsilon at delta, such as the accountant's; None if there is no claim."""
         return self.conclusion.upper_bound
 
     @property
@@ -106,7 +106,7 @@ class Result:
         return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of thresholds with at most this false-positive rate."""
+        """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
         from audit.methods import curves
 
         rate = errors.number("false_positive_rate", false_positive_rate, float)
@@ -235,7 +235,7 @@ def _write_figure(figure: "Figure", path: str | Path | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The results of a grid of audits, which prints as a table.
+    """The results of a grid of audits. Prints as a table.
 
     Attributes:
       varied: the names of the varied settings.
@@ -268,7 +268,7 @@ class Grid:
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
         """Returns a figure of the proven epsilon against the first varied setting.
 
-        There is a line for each combination of the other varied settings. If the seed varies, a line is the
+        There is a line for each combination of the other varied settings. If the seed varies, lines show the
         mean over seeds, with bars from the smallest to the largest value. Upper bounds are dotted.
 
         Args:
@@ -287,7 +287,7 @@ class Grid:
 
     def __str__(self) -> str:
         table = self.table()[[*self.varied, "verdict", "epsilon", "upper_bound"]]
-        # An upper bound of None, for no claim, prints as infinity.
+        # Without a claim, the upper bound is None and prints as infinity.
         table["upper_bound"] = table["upper_bound"].astype(float).fillna(math.inf)
         formats = {"epsilon": at_least, "upper_bound": at_most}
         return str(table.to_string(index=False, formatters=formats))

@@ -32,7 +32,7 @@ def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int
 
 
 def short(number: str) -> str:
-    """Returns a decimal number's text without trailing zeros."""
+    """Returns the text of a number with decimal places, without trailing zeros."""
     return number.rstrip("0").rstrip(".")
 
 

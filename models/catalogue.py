@@ -33,7 +33,7 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# Tokens 1 to 10,000 are words by frequency, followed by begin, end and unknown. 0 is padding.
+# Tokens: 0 is padding, 1 to 10,000 are words by frequency, and begin, end and unknown follow.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
@@ -91,7 +91,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
-        """Returns the model for examples of this shape. Only a vector's length changes a model's size."""
+        """Returns the model for examples of this shape. Only a vector's length affects the model."""
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
         return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
@@ -107,7 +107,7 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients; 0 means one per image."""
+    """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
@@ -126,8 +126,8 @@ def _load_roles(setting: Dealing, sources: Sources) -> Federation:
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
-# With respect to the logits, softmax cross entropy has a Hessian of at most 1/2, and a gradient of norm at
-# most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/2 * 1/2.
+# With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
+# at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
 _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,

@@ -35,7 +35,7 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) for features (n,)."""
-        # The output layer comes first, because Flax numbers layers and draws initial weights in this order.
+        # In Flax, the order of these lines determines the layers' numbers and initial weights, and so scores.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -43,9 +43,9 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy for logits (2,) and a label in {0, 1} as softplus of the signed margin.
+    """Computes the cross entropy for logits (2,) and a label in {0, 1} as the softplus of the signed margin.
 
-    The loss and its gradient take fewer operations than the general softmax cross entropy.
+    This loss and its gradient take fewer operations than the general softmax cross entropy.
     """
     sign = 1 - 2 * label
     margin = logits[1] - logits[0]
@@ -80,7 +80,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 to allow for rounding."""
+    """Scales features (n,) to a norm of at most `norm`, then by 1 - 1e-6 to allow for rounding."""
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
 
@@ -178,9 +178,10 @@ def _flatten_pixels(x: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron with ReLU and hidden layers of these widths: an image or features -> logits.
+    """A multilayer perceptron with ReLU: an image or features -> logits.
 
-    A uint8 image (28, 28) is normalised. Features are floats (n,).
+    `widths` has the widths of the hidden layers. A uint8 image (28, 28) is normalised. Features are floats
+    (n,).
     """
 
     widths: tuple[int, ...]
@@ -200,6 +201,6 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
 
     With widths=() it is a linear classifier.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
+    example = jnp.zeros(n_features, jnp.float32)  # an image gives parameters of the same shapes
     # `inputs` gives the floats that enter the first layer. Adversaries that craft examples change them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

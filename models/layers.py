@@ -1,4 +1,4 @@
-"""Layers of networks for images.
+"""Layers for image networks.
 
 In convolutions and pooling, channels come first. This is faster for small images, because processors add and
 multiply whole rows of pixels.
@@ -41,7 +41,7 @@ class Convolution(nn.Module):
         _, height, width = self.output_shape(x)
 
         # Shift the image left by j = 0 to w - 1 columns, cut the results to the output's width, and join them
-        # into (..., w C, H * width). The barrier makes XLA store the result.
+        # into (..., w C, H * width). The barrier makes XLA store the result once.
         column_shifts = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(column_shifts, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
@@ -102,8 +102,8 @@ def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
     In each square, the gradient goes to a single pixel. If several are largest, this is the upper one in the
-    leftmost column. Comparing pixels to find it is faster than JAX's derivative of the maximum, and faster
-    than that of flax.linen.max_pool, a scatter in XLA.
+    leftmost column. Finding it by comparisons is faster than JAX's derivative of the maximum and that of
+    flax.linen.max_pool, a scatter in XLA.
     """
     # On a CPU, XLA stores the result of joining arrays, but would compute the maxima again for each use. So
     # we pool two halves of the channels and join them.

@@ -55,7 +55,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 
     `arrays` has torchvision's tensors in the order of its file. Each layer has five: the kernel (out, in,
     height, width), and the weight, shift, mean and variance of its batch norm. The tensors of the classifier
-    come last. We fold each norm into its layer. It multiplies channels by scale = weight / sqrt(variance +
+    come last. We fold each norm into its layer: the kernel is multiplied by scale = weight / sqrt(variance +
     epsilon), and the bias is shift - mean * scale.
     """
     epsilon = 1e-5  # the default of batch norm in torch
@@ -85,7 +85,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies an inverted residual block to x (B, H, W, C), with the next layers of an iterator.
+    """Applies an inverted residual block to x (B, H, W, C), and takes its layers from an iterator.
 
     A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
     depthwise convolution with the stride, and a 1x1 convolution without activation. If the shape stays the
@@ -100,7 +100,7 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, C). The number of kernel axes determines the kind of convolution.
+    """Applies a convolution to x (B, H, W, C). Its kind depends on the number of axes of the kernel.
 
     A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
     convolution (3, 3, in, out).
@@ -131,9 +131,8 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 def load_features(sources: Sources) -> Dataset:
     """Returns MobileNetV2's features of CIFAR-10's training images as a data set.
 
-    Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, and the
-    weights, images and SIZE from which we compute features. Raises InputError if the weights or the images
-    cannot be loaded.
+    Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, the
+    weights, the images and SIZE. Raises InputError if the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)
@@ -193,7 +192,7 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object that a name in the pickle refers to; for safety, raises KeyError for others."""
+        """Returns the object for a name in the pickle; for safety, raises KeyError for other names."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),

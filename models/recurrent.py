@@ -17,8 +17,8 @@ class LSTM(nn.Module):
     """An LSTM layer that starts from a zero state: inputs (T, d) -> outputs (T, units).
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
-    all T positions by their kernel, which is faster than a product per position.
+    which starts at 1 for the forget gate and at 0 for the others. One product multiplies the inputs at all T
+    positions by the kernel, because a product per position is slower.
     """
 
     units: int
@@ -78,7 +78,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(logits: Array, labels: Array) -> Array:
     """Returns the mean cross entropy of logits (T, vocabulary) over all labels (T,) except padding.
 
-    The mean gives all sequences the same weight. A sequence that is only padding has loss 0.
+    The mean gives all sequences the same weight. The loss of a sequence with only padding is 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING

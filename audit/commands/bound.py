@@ -17,8 +17,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
 
-Arrays are flat, or (runs, canaries) for several canaries per run. In this case, a run without the scored
-canary must insert all other canaries, or the bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. Then a run without the scored canary must
+insert all others, or the bounds are too high.
 """
 
 import shlex
@@ -48,7 +48,7 @@ cli.define_optional(
     str,
     scores="The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
     ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
-    insert="With --lipschitz: the step among each k that inserts the canary: last, first or a number.",
+    insert="With --lipschitz: which of every k steps inserts the canary: last, first or a number.",
     report="Also write a report to this HTML file.",
     card="Compare the result with an audit card, a .json file.",
     write_card="Also write an audit card into this .json file.",
@@ -85,7 +85,7 @@ flags.DEFINE_alias("upper_bound", "claim")
 cli.define_levels()
 cli.define_json()
 
-# The exit status if the claim is rejected (--fail_if_violated), or if a card does not agree.
+# The exit status if --fail_if_violated is given and the claim is rejected, or if a card does not agree.
 REJECTED = 3
 # {flag: the flag that it requires}.
 _NEEDS = {
@@ -118,7 +118,7 @@ def main() -> None:
         require(is_complete, f"--{name} requires --{needed}: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        _compare_with_card(paths)  # a card stores a conclusion
+        _compare_with_card(paths)  # the card states the claim and the level
         return
     claim = _make_claim()
     result = _conclude(paths, claim, cli.level())
@@ -168,7 +168,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
 
 def _show(result: Result) -> None:
     """Writes the files that flags name, and prints the conclusion as a table or as JSON."""
-    contents = {}
+    contents = {}  # {flag: content of its file}
     if FLAGS.report is not None:
         from audit.report import audit_page  # loads matplotlib, which takes a second
 

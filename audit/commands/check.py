@@ -42,7 +42,7 @@ INCOMPLETE = 4  # the exit status if no bug was found, but a required check coul
 FLAGS = flags.FLAGS
 cli.define_optional(
     str,
-    step="Your step, as file:function: mine.py:step. The file is executed.",
+    step="Your step function: mine.py:step. The file is executed.",
     batches="Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
     noise="The noise added by your steps: mine.py:draw. The file is executed.",
     strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",

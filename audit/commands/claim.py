@@ -1,15 +1,15 @@
 """Compute the epsilon that you may claim for a sampler or for correlated noise.
 
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30
-                                                         of a sampler
+                                                         a sampler
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30 --tail=10
                                                          ten noise-only steps at the end
     ./run.sh claim --sampler=shuffled --claim=8 --batches=98 --epochs=30
-                                                         with the noise for epsilon 8
+                                                         the noise for epsilon 8
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
-                                                         of your loader
+                                                         your loader
     ./run.sh claim --noise=bisr:16 --noise_multiplier=3 --steps=1250 --k=25
-                                                         of a matrix mechanism (DP-FTRL)
+                                                         a matrix mechanism (DP-FTRL)
 
 mine.py defines a loader on range(examples), or a function loader(seed) that returns the batches of a pass as
 example indices. With a function, it also defines examples, the size of the data set. The file is executed.
@@ -74,7 +74,7 @@ class _Sampler(NamedTuple):
     Attributes:
       sampler: Its name, or a truncated Poisson sampler.
       batches: The number of batches in an epoch.
-      order: A description of the order of a loader's examples; empty if there is no loader.
+      order: A description of the order of a loader's examples, or "" if there is no loader.
     """
 
     sampler: str | TruncatedPoisson
@@ -97,9 +97,9 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints the epsilon of all models and of the last model, for the strategy in --noise.
+    """Prints epsilon for all models and for the last model, with the strategy in --noise.
 
-    It also prints them for DP-SGD with the noise that gives all models the same epsilon.
+    It also prints both for DP-SGD with the noise that gives all models the strategy's epsilon.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -129,7 +129,8 @@ def _print_sampler_claims() -> None:
     constants = cli.numbers("lipschitz")
     lipschitz: Any = constants or None
     if len(constants) == 1:
-        lipschitz = constants[0]  # of all steps
+        lipschitz = constants[0]  # for all steps
+    # A loader is given as file:name.
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
     sampler, batches, order = read()
     sigma = FLAGS.noise_multiplier
@@ -144,7 +145,7 @@ def _print_sampler_claims() -> None:
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
-    if order:
+    if order:  # a description of the loader's order
         claims = dataclasses.replace(claims, order=order)
     print(claims.to_json() if FLAGS.json else show_claims(claims))
 
@@ -170,7 +171,7 @@ def _read_sampler() -> _Sampler:
 
 
 def _read_user_loader() -> _Sampler:
-    """Returns the sampler of the loader that --batches names."""
+    """Returns the sampler that the loader in --batches uses."""
     cli.refuse(("sampler", *_OF_TRUNCATED), "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:
@@ -184,9 +185,9 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The pass with seed 0 gives the number of batches in an epoch. The size of the data set is `examples` in
-    the file, or otherwise the size of the loader's `dataset`. Raises InputError if the size is missing, or if
-    the batches show another sampling rate or a sampler without a proven bound.
+    The number of batches in an epoch is that of the pass with seed 0. The size of the data set is `examples`
+    in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
+    the batches have another sampling rate or come from a sampler without a proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
@@ -202,11 +203,11 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
-    kind = report.figures["kind"]  # such as "poisson"; empty if not recognized
+    kind = report.figures["kind"]  # such as "poisson"; "" if not recognized
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
     order = report.figures.get("order")
-    if order is None:
+    if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
@@ -216,7 +217,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 
 
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
-    """Returns the sampler of batches that use every example once per pass, given the tests of their order.
+    """Returns the sampler for batches that use every example once per pass, from the tests of their order.
 
     Bounds are amplified only if the tests do not reject a uniform order.
 
@@ -229,8 +230,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # An example is in a smaller last batch with less probability than the mixture over orders assumes.
-        # This only matters if steps expand distances, because an earlier step may then leak more.
+        # The bounds assume that every batch is equally likely to have an example, but a smaller last batch is
+        # less likely to. This only matters if steps expand distances: then earlier batches may leak more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

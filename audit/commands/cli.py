@@ -38,7 +38,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    If the command `keeps` finished work, the message after an interrupt tells users that it can continue.
+    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions this.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -67,8 +67,8 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It prints no message if stdout is a pipe whose reader, such as `head`, has ended. It re-raises errors
-    about a named file, because they are not about stdout.
+    It prints no message if stdout is a pipe whose reader has ended, as `head` does. It re-raises errors that
+    name a file, because they are not about stdout.
     """
     if error.filename is not None:
         raise error
@@ -116,6 +116,7 @@ def _format_help() -> str:
     """Returns the help of the current command: its module docstring, and its flags with defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
+        # absl calls the command's own module sys.argv[0].
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
             continue
         for flag in module_flags:
@@ -301,8 +302,8 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     """Returns the names that a list flag selects, in the order of `choices`; all names if it is not given.
 
-    An item selects the name that it equals, or else all names that contain it. Raises InputError for an item
-    that matches no name.
+    An item selects the name equal to it, or else all names that contain it. Raises InputError if an item
+    matches no name.
     """
     names = list(choices)
     items = flags.FLAGS[flag].value
@@ -322,7 +323,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
     """Returns the numbers in a list flag; [] if the flag is not given.
 
-    Raises InputError for an empty list and for an item that is not a number from `least` to `most`.
+    Raises InputError if the list is empty, or an item is not a number from `least` to `most`.
     """
     items = flags.FLAGS[flag].value
     if items is None:

@@ -43,7 +43,7 @@ def run(
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
-        sys.exit(report_error(f"no command {name[:60]!a}: `{program} help` lists them"))
+        sys.exit(report_error(f"no command {name[:60]!a}: `{program} help` lists all commands"))
 
 
 def report_error(message: str) -> int:
@@ -67,7 +67,7 @@ def find_commands(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """Returns the program's help: a line for each command; `others` are summaries of further commands."""
+    """Returns the program's help, with a line for each command; `others` are as in `run`."""
     lines = [f"Usage: {program} COMMAND [flags]", ""]
     summaries = {name: _read_summary(module) for name, module in modules.items()}
     for name, summary in {**summaries, **others}.items():
@@ -90,7 +90,7 @@ is_kept = threading.Event()  # set by a command that keeps finished work
 
 
 def handle_interrupts() -> None:
-    """Makes SIGINT and SIGTERM end this process with one line; ignored signals stay ignored.
+    """Makes SIGINT and SIGTERM end this process with a one-line message; ignored signals stay ignored.
 
     Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So
     Python writes signal numbers to a pipe, and a second thread reads them.

@@ -5,8 +5,8 @@
     ./run.sh list --report=page.html                      a page on the newest audit
     ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash, or --setting=all
 
-A row has the hash of the setting, the number of stored runs, the proven epsilon and the upper bound of the
-last audit, and the fields that differ from their defaults. A page is one HTML file that opens offline.
+A row has the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound, and
+the fields that differ from their defaults. A page is one HTML file that opens offline.
 """
 
 import sys
@@ -65,7 +65,7 @@ def _write_page() -> None:
 
 
 def _describe_audits(root: Path) -> "list[Subject]":
-    """Returns the facts about the audits in --setting (by default, the newest), for the page.
+    """Returns the page's facts about the audits in --setting, by default the newest.
 
     Raises InputError if there are no audits, or if a named audit is missing or cannot be read. With
     --setting=all, unreadable audits are skipped.

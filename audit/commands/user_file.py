@@ -12,7 +12,7 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """A file that was executed, the name of the requested definition, and all definitions by name."""
+    """An executed file, the name of the requested definition, and all of the file's definitions by name."""
 
     path: Path
     name: str

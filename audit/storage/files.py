@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-# The names of temporary files from `replacing`. The group is the id of their process.
+# Matches the temporary files of `replacing`. The group is their process's id.
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -23,9 +23,10 @@ class CannotWriteError(InputError):
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file atomically, makes missing folders, and returns the file's path.
+    """Writes a file atomically, creates missing folders, and returns the file's path.
 
-    It writes directly to devices and pipes. On failure, it raises CannotWriteError with the advice `fix`.
+    Devices and pipes are written directly, because renaming would replace them. On failure, raises
+    CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_replaceable = True  # a missing file, or a regular file
@@ -92,7 +93,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes the temporary files that dead processes left in a folder, if possible."""
+    """Removes the temporary files that dead processes left in a folder; ignores errors."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:

@@ -25,9 +25,9 @@ class Holdings(NamedTuple):
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, whatever its data, or None.
+        """Returns the store of a setting, or None if there is none. Ignores the setting's data checksum.
 
-        Raises InputError if there are several stores, with different data.
+        Raises InputError if there are several, with different data.
         """
         stores = self.stores.get(_name(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
@@ -53,16 +53,16 @@ def holdings(root: Path) -> Holdings:
 
 
 def list_stores(root: Path) -> list[Path]:
-    """Returns the folders with scores under a root, the newest scores first.
+    """Returns the folders with scores under a root, sorted by the time of their newest scores, newest first.
 
     Raises InputError if the root can't be read.
     """
     times = {}
     for folder in files.list_folder(root):
-        # The config may be a dangling link, which its reader reports.
+        # `lexists` also finds dangling links, so the config's reader can report them.
         if os.path.lexists(folder / CONFIG):
             times[folder] = newest_scores(folder)
-    with_scores = filter(times.get, times)  # the time is 0 if no scores exist
+    with_scores = filter(times.get, times)  # drops folders without scores: their time is 0
     return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
 
 

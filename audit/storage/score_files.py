@@ -1,6 +1,6 @@
 """Reads scores from a table, an .npz file, two files (with and without the canary), or standard input.
 
-Raises InputError for ambiguous cells.
+Ambiguous cells raise InputError.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, n
 
 Array = NDArray[np.float64]
 
-# The arrays of an .npz file with ranks, and the groups of columns that a file may have.
+# The arrays that an .npz file with ranks may have, and the groups of columns that other files may have.
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
@@ -92,7 +92,7 @@ def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, i
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
-        return _flatten(_read_arrays(path, ())["observed"])  # the only array of a .npy file
+        return _flatten(_read_arrays(path, ())["observed"])  # the name for a .npy array
     cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
@@ -150,11 +150,13 @@ def read_cosines(
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]
-        unobserved = None
+        unobserved = None  # in other cases, it stays in `found` and is rejected below
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
-        require(not extra, f"drop {extra}, or save scores= and presence= if some canaries are out")
+        require(
+            not extra, f"drop {extra}, or save scores= and presence= if some canaries were left out"
+        )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
@@ -163,17 +165,17 @@ def read_cosines(
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
     """Returns {our name: name in the file without a minus}, and {our name: -1} for names with a minus."""
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    has_scores = {"score", "scores", "out", "fresh"}
+    score_names = {"score", "scores", "out", "fresh"}
     if "out" in columns:
-        has_scores.add("in")  # without a column `out`, the column `in` has 1 or 0
+        score_names.add("in")  # without a column `out`, the column `in` has 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
         pair = f"`columns={ours}:{theirs}`"
         require(ours in known and theirs, f"{pair}: name {', '.join(known)}, as in score:loss")
         names[ours] = theirs.removeprefix("-")
-        if names[ours] != theirs:
-            require(ours in has_scores, f"{pair}: only scores can be negated")
+        if names[ours] != theirs:  # it had a minus
+            require(ours in score_names, f"{pair}: only scores can be negated")
             signs[ours] = -1
     return names, signs
 
@@ -181,7 +183,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested arrays of an .npz file by our names.
 
-    For a file with fresh draws or ranks, these are the arrays in _RANK_NAMES instead.
+    If the file has fresh draws or ranks, these are instead the arrays named in _RANK_NAMES.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
@@ -240,7 +242,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)  # the report then asks whether they are from one run
+    return sets._replace(labelled=True)  # the report then asks whether all are from one run
 
 
 def _make_ranks(found: Columns) -> Fresh:
@@ -249,17 +251,17 @@ def _make_ranks(found: Columns) -> Fresh:
     The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties, or `ranks`
     (R, K) and `fresh_draws`, M. The optional `presence` (R, K) is 1 for canaries that were inserted.
     """
-    scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
-    missing = {scores, fresh} - set(found)
-    require(not missing, f"it has no array {', '.join(missing)}: save {scores}= and {fresh}=")
+    name, draws = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
+    missing = {name, draws} - set(found)
+    require(not missing, f"it has no array {', '.join(missing)}: save {name}= and {draws}=")
     seed = plain(found.get("seed", 0))
-    return given.ranks(found[scores], plain(found[fresh]), found.get("presence"), seed=seed)
+    return given.ranks(found[name], plain(found[draws]), found.get("presence"), seed=seed)
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
     """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`).
 
-    It drops trailing empty cells of text columns. Raises InputError for a cell that is not a number.
+    Trailing empty cells of text columns are dropped. Raises InputError for a cell that is not a number.
     """
     # Commas must have the same meaning in all text columns.
     text_columns = [name for name in names if _is_text_column(columns[name])]
@@ -308,8 +310,8 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells have decimal commas.
 
     Raises InputError if the cells have both commas and points, or if all are strings and a mark may separate
-    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because both
-    readings give the same order.
+    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because the order
+    is the same either way.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -338,7 +340,7 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
         return bits.astype(bool)
     labels = {}
     for cell in set(cells):
-        number = _convert(cell, has_commas=True)
+        number = _convert(cell, has_commas=True)  # reads 1,0 like 1.0
         labels[cell] = _LABELS.get(str(cell).strip().lower(), number)
         require(
             labels[cell] in (0, 1),

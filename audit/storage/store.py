@@ -1,7 +1,7 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines the score of a run, but not the number of runs. The
-SHA-256 of its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
+A setting is a dict with everything that determines a run's score, but not the number of runs. The SHA-256 of
+its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
 its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
@@ -142,7 +142,7 @@ class Store:
         return config
 
     def result(self) -> StoredResult:
-        """Returns the conclusion of the last audit; its fields are None if there is none.
+        """Returns the conclusion of the last audit; if there is none, all fields are None.
 
         Raises InputError if audit.json can't be read.
         """
@@ -178,7 +178,7 @@ class Store:
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):
+        for first, stop in _find_gaps(chunks, runs):  # names the first gap
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
         any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
@@ -241,7 +241,7 @@ class Store:
         return files.write_whole(self.path / name, text.encode())
 
     def _read_chunks(self) -> dict[Range, Scores]:
-        """Returns the scores in every intact file, by their range of runs, in the order of file names."""
+        """Returns the scores in every intact file, keyed by range of runs and sorted by file name."""
         chunks = {}
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
@@ -263,7 +263,7 @@ def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
     seen = 0  # all runs before this one are held or in a gap
-    for first, stop in [*sorted(held), (runs, runs)]:  # an empty range at the end
+    for first, stop in [*sorted(held), (runs, runs)]:  # the empty range ends the last gap
         gap = (seen, min(first, runs))
         if gap[0] < gap[1]:
             gaps.append(gap)
@@ -325,11 +325,12 @@ def hold(folder: Path) -> Iterator[None]:
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        # Nested blocks share a singleton.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            print(f"another process works in {folder}: waiting for it", file=sys.stderr)
+            print(f"another process is using {folder}: waiting for it", file=sys.stderr)
             lock.acquire()
     try:
         yield
@@ -337,7 +338,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # training time per writing time, so writing takes at most 2%
+_MIN_TRAINING_RATIO = 49  # of training time to writing time; writing then takes at most 2%
 
 # (segments done, states) -> False if the states cannot be those after this number of segments
 Fits = Callable[[int, Any], bool]
@@ -388,7 +389,7 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        If writing fails, training continues, and only the first failure is reported on stderr.
+        If writing fails, training continues. Only the first failure is reported on stderr.
         """
         import jax
 
@@ -403,20 +404,20 @@ class Checkpoints:
         except OSError as error:
             if not self._has_failed:
                 place = f"no checkpoint in {self._folder} ({error.strerror})"
-                fix = "make room, or keep results in another folder"
+                fix = "free some space, or keep results in another folder"
                 print(f"{place}: training continues without it; {fix}", file=sys.stderr)
             self._has_failed = True
         else:
-            self.drop(chunk, but=path)
+            self.drop(chunk, keep=path)
         # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 
-    def drop(self, chunk: str, but: Path | None = None) -> None:
-        """Removes a chunk's checkpoints, except `but`."""
+    def drop(self, chunk: str, keep: Path | None = None) -> None:
+        """Removes a chunk's checkpoints, except `keep`."""
         for _, path in self._find(chunk):
-            if path != but:
+            if path != keep:
                 files.remove(path)
 
     def clear(self) -> None:

@@ -30,7 +30,7 @@ STDIN = Path("-")
 _MAX_LINES_ABOVE = 100  # comments and titles above the header line
 _FRAMES = (".xlsx", ".parquet")  # the formats that pandas reads
 _SEPARATORS = "\t;,| "
-# Numbers in which every point or comma may separate thousands, such as 1.234.567.
+# Matches numbers in which every point or comma may separate thousands, such as 1.234.567.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
@@ -155,7 +155,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
-    """Returns the requested columns of CSV text, as lists of texts.
+    """Returns the requested columns of CSV text, as lists of strings.
 
     Titles and comments (#) may be above the header line. Empty rows and comments below it are skipped. Raises
     InputError if a row has more or fewer cells than the header.
@@ -175,7 +175,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
         if has_more or len(row) < len(names):
             raise InputError(
                 f"line {header + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
-                f"write {len(names)}, as many as the header"
+                f"write {len(names)}, like the header"
             )
         for ours, index in places.items():
             columns[ours].append(row[index])
@@ -188,13 +188,13 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
     them, the function returns the first nonempty line and its most frequent separator, for an error message.
     """
-    lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
-    for number, separator in itertools.product(lines, _SEPARATORS):
-        if wanted.find(_split(top[number], separator)) is not None:
-            return number, separator
-    require(lines, "no line of the scores names columns: give score,in lines")
+    nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
+    for index, separator in itertools.product(nonempty, _SEPARATORS):
+        if wanted.find(_split(top[index], separator)) is not None:
+            return index, separator
+    require(nonempty, "no line of the scores names columns: give score,in lines")
     separators = _SEPARATORS.rstrip()  # without the space, which also separates words of a title
-    return lines[0], max(separators, key=top[lines[0]].count)
+    return nonempty[0], max(separators, key=top[nonempty[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -244,6 +244,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
     if path.suffix.lower() == ".parquet":
         frame = pandas.read_parquet(path)
     else:
+        # Cells keep their values and types.
         frame = pandas.read_excel(path, dtype=object, na_filter=False)
     return pick_columns(list(frame.columns), frame.__getitem__, wanted)
 
@@ -261,18 +262,21 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         padding, and bounds would be too high if padding counted as failed runs.
     """
     columns = {}
+    places = wanted.require([str(name) for name in names])
+    has_two_sets = "out" in places  # columns `in` and `out`; otherwise `in` has 1 or 0
     padded = []  # names of columns that end in NaN
-    for ours, index in wanted.require([str(name) for name in names]).items():
+    for ours, index in places.items():
         values = column(names[index])
+        # A list, from JSON, has its own length and needs no padding.
         if not isinstance(values, list):
             values = np.asarray(values)
             # Only NaN differs from itself.
-            if ours in ("in", "out") and np.any(values[-1:] != values[-1:]):
+            if has_two_sets and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or texts
+            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or strings
                 values = values.tolist()
         columns[ours] = values
-    if len(padded) == 1 and "out" in columns:
+    if len(padded) == 1:
         raise InputError(
             f"{padded[0]} ends in NaN, for failed runs or as padding to the other column's length: give "
             "score,in (1 or 0) in a row for each run"

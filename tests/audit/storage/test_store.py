@@ -160,7 +160,7 @@ def test_a_second_process_waits_for_the_lock_of_one_that_dies(store, capfd):
         holder.kill()
         thread.join()
     assert entered.is_set()
-    assert capfd.readouterr().err == f"another process works in {store.path}: waiting for it\n"
+    assert capfd.readouterr().err == f"another process is using {store.path}: waiting for it\n"
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe{"])
