@@ -20,7 +20,7 @@ SEGMENT_STEPS = 250
 # Steps that need more bytes do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
-# The runs of a chunk share computations that depend only on the data, so a chunk has at least this many.
+# A chunk has at least this many runs, because they share computations that depend only on the data.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
@@ -44,8 +44,8 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs over all devices of this process.
 
         For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The mesh then has as many rows as the largest divisor
-        of the number of devices that is at most `runs`.
+        devices than runs, several devices share a run. The number of the mesh's rows is then the largest
+        divisor of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -104,12 +104,12 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
     """Returns the number of runs to train at once, for chunks of about the same size.
 
-    Every device trains at least 1 and at most _MAX_CHUNK runs at once. Their step takes at most
-    _MEMORY_FRACTION of the device's memory. On a CPU, it also takes at most _CACHE_BYTES, or the bytes of
+    Every device trains at least 1 and at most _MAX_CHUNK runs at once. Together, their steps take at most
+    _MEMORY_FRACTION of the device's memory. On a CPU, they also take at most _CACHE_BYTES, or the bytes of
     _MIN_CHUNK runs if that is more.
 
     Args:
-      runs: the number of all runs.
+      runs: the total number of runs.
       bytes_per_run: the bytes of a run's step (`base.step_memory`).
       hardware: the devices; by default, the devices of this process.
     """
