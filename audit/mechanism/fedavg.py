@@ -239,7 +239,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # Clipping would turn an infinite update into 0 and hide it, so we set its norm to NaN.
+        # Clipping would silently turn an update into 0 if its squared norm overflows, so we set it to NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
@@ -287,7 +287,7 @@ def _local_update(
     Args:
       choices, theta, data: the settings, the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
-      steps: the number of SGD steps. Steps beyond those that this client needs have no effect.
+      steps: the number of SGD steps, at least those that this client needs. Further steps have no effect.
       rate: the learning rate.
       shuffles: the round's key for the clients' shuffles.
     """
