@@ -73,9 +73,9 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions, and is valid if the adversary does not know the batches. We compute it only if
-    `counts_sampling` is True.
+    It is the smaller of two bounds. The first ignores sampling. The second, only used if `counts_sampling` is
+    True, uses dp-accounting's privacy loss distributions. It is valid if the adversary does not know the
+    batches.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
     multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound

@@ -1,6 +1,6 @@
 """The last model's epsilon with linear losses: an expectation for sampled canaries, not a bound.
 
-If losses are linear, gradients do not depend on the model, and the last model only reveals the sum of all
+If losses are linear, gradients do not depend on the model, and the last model reveals only the sum of all
 gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
 direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more
 or less.

@@ -91,7 +91,7 @@ def make_schedule(
 ) -> Schedule:
     """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
-    `lipschitz` is the Lipschitz constant of the epochs' steps, a number or an array with one for each step.
+    `lipschitz` is the Lipschitz constant of the epochs' steps, or an array with one for each step.
 
     Raises:
       InputError: A constant is out of range, or the array's length is not batches * epochs.

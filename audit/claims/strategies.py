@@ -143,7 +143,6 @@ def read_strategy(text: str, steps: int) -> Strategy:
     Args:
       text: a name such as "bsr:16" (module's docstring), or a file (.npy, or text that numpy.loadtxt reads)
         with the first column of S, (n,), or S, (T, T). Its name may end with a checksum (`pin_file`).
-      steps: T.
 
     Raises:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.

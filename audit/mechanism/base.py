@@ -49,7 +49,7 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
-    # The default of 4 GiB is conservative: it only lets fewer runs train at once.
+    # The default of 4 GiB is conservative: fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -62,8 +62,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     step does not run, and its arguments do not count.
 
     Args:
-      function: the step, a function of theta, of shape (p,), and of `shared`.
-      theta: the shape, (p,), and the dtype of the run's parameters.
+      function: the step, a function of theta (p,) and `shared`.
+      theta: the shape (p,) and dtype of the run's parameters.
       *shared: the arguments that all runs share, or their shapes and dtypes.
     """
     if not local_hardware().is_cpu:

@@ -44,8 +44,8 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs over all devices of this process.
 
         For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The number of the mesh's rows is then the largest
-        divisor of the number of devices that is at most `runs`.
+        devices than runs, several devices share a run. The number of the mesh's rows is the largest divisor
+        of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)

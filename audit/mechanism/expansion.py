@@ -382,7 +382,7 @@ def worst_on_lines(
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      directions: (n, p) the directions of the lines. A direction of length 0 counts as stretch 1.
+      directions: (n, p) the lines' directions, of any length. Length 0 counts as stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
