@@ -49,7 +49,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 
     The composition is equivalent to a single Gaussian mechanism with noise multiplier
     noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018).
-    Epsilon is 0 without insertions; otherwise, it is infinite without noise. Neighbouring relation: add or
+    Epsilon is 0 without insertions, and infinite for insertions without noise. Neighbouring relation: add or
     remove an example.
 
     Args:
@@ -73,9 +73,9 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second, only used if `counts_sampling` is
-    True, uses dp-accounting's privacy loss distributions. It is valid if the adversary does not know the
-    batches.
+    It is the smaller of two bounds. The first ignores sampling. The second, used only if `counts_sampling` is
+    True, comes from dp-accounting's privacy loss distributions. It is valid if the adversary does not know
+    the batches.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
     multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound
@@ -167,8 +167,8 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 without insertions; otherwise, it is
-    infinite without noise.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 without insertions, and infinite
+    for insertions without noise.
 
     Raises:
       InputError: Values out of range. Otherwise mu is 0, infinite, or from 1e-9 to 1e12.

@@ -38,8 +38,8 @@ def bracket_allocation(
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
     Balls in bins and random allocation draw such a step, unknown to the adversary. The composition of epochs
-    is another upper bound, even if the adversary knows the step. It is the only bound for a noise multiplier
-    below 0.1, and for a delta below 1e-12, which is close to rounding errors.
+    is another upper bound, valid even if the adversary knows the step. It is the only bound for a noise
+    multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:

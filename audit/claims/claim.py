@@ -280,8 +280,9 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
 
-        It is the power against composed epochs, which are mu-GDP even if the adversary knows their steps. For
-        noise multipliers of at least 0.1, the (epsilon, delta) pairs of `account_allocation` may lower it.
+        It is the power against all epochs' composition, which is mu-GDP even if the adversary knows the steps.
+        For noise multipliers of at least 0.1, it is at most the power that the (epsilon, delta) pairs of
+        `account_allocation` allow.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

@@ -26,7 +26,7 @@ EXPECTED = Assumption(
     sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
     note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # the fraction of delta that we drop at each end of the distribution of counts
+_DROPPED = 1e-6  # the probability of the counts that we drop at each end, as a fraction of delta
 _FAR = 40.0  # how far we search beyond the means, in standard deviations of the noise
 
 

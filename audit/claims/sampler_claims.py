@@ -202,7 +202,7 @@ def sampler_claims(
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
-        # A bound for all models is also valid for the last one.
+        # A bound for all models is also valid for the last one, even with a tail.
         last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))

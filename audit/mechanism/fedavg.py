@@ -217,7 +217,6 @@ def cohort_sums(
     If `choices.spreads`, each device trains some of the clients.
 
     Args:
-      choices, own: the settings and hyperparameters of DP-FedAvg.
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       norm: C_t, the clipping norm.
       cohort: the indices of the clients, (W,), padded with ABSENT.
@@ -239,7 +238,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # Clipping would silently turn an update into 0 if its squared norm overflows, so we set it to NaN.
+        # Clipping would silently turn an update into 0 if its squared norm overflows, so we use NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
@@ -285,7 +284,7 @@ def _local_update(
     """Returns a client's update (p,): theta minus the model after local SGD; zeros for an absent client.
 
     Args:
-      choices, theta, data: the settings, the model before the round, (p,), and the data of `mechanism`.
+      theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
       steps: the number of SGD steps, at least those that this client needs. Further steps have no effect.
       rate: the learning rate.

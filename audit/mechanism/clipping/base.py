@@ -215,7 +215,6 @@ def apply(
     """Applies a module to x, with layers that a clipping strategy computes.
 
     Args:
-      module, params, x: the module, its parameters and its input.
       compute: (layer, its input) -> (its output, the strategy's notes for the backward pass), or None to let
         Flax compute the layer.
 

@@ -15,9 +15,6 @@ The first and last forms compute ghost norms, without per-example gradients (Goo
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
 4). We choose the form with the fewest multiply-adds for each layer: mixed ghost clipping (Bu, Mao and Xu,
 2022, arXiv 2205.10683).
-
-The gradient of a normalisation's scale is sum_l g_l x_l, for normalised inputs x. The gradient of a bias is
-sum_l g_l.
 """
 
 from collections.abc import Callable

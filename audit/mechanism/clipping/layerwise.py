@@ -28,9 +28,9 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The maximum bytes that a model's layers store for a block. On a CPU, 1.25 MiB was the fastest of 0.6 to 2.5
-# MiB for four ConvNets. Since every block reads and writes all parameters, the maximum is at least
-# _BLOCK_BY_PARAMETERS times their bytes.
+# The maximum bytes that a model's layers store for a block: on a CPU, the fastest of 0.6 to 2.5 MiB for four
+# ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every block reads and
+# writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
