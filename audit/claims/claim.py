@@ -221,7 +221,7 @@ class DpSgd(Claim):
 
     @property
     def composition(self) -> Composition:
-        """Returns the steps that may insert the canary."""
+        """Returns these steps."""
         return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
 
     @property
@@ -280,8 +280,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
 
-        It is the power against all epochs' composition, which is mu-GDP even if the adversary knows the steps.
-        For noise multipliers of at least 0.1, it is at most the power that the (epsilon, delta) pairs of
+        It is the power against the composition of epochs, mu-GDP even if the adversary knows the steps. For
+        noise multipliers of at least 0.1, it is at most the power that the (epsilon, delta) pairs of
         `account_allocation` allow.
         """
         rates = _check_rates(alpha)

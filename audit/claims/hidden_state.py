@@ -144,7 +144,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():
-        # Linear maps with the slopes c_t attain this bound, unless the last slope is 0.
+        # Each step pays its own shift. Slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
     in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`

@@ -321,11 +321,11 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     if last_model.tail is not None:
         smallest = last_model.tail
     if smallest > poisson:
-        return f"{advice}; the last model alone may claim {at_most(smallest, _DECIMALS)}."
+        return f"{advice}; for the last model alone, you may claim {at_most(smallest, _DECIMALS)}."
     steps = ""
     if last_model.upper > poisson:
         steps = " after the noise-only steps"
-    return f"{advice}, or release the last model alone{steps}, on the condition below."
+    return f"{advice}, or release the last model alone{steps}, under the condition below."
 
 
 _UNIFORM = "every epoch draws a uniform order anew, which is not checked"

@@ -124,11 +124,11 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns the mu (N,) of N orders. Given its order, the last model is mu-GDP if noise is N(0, I).
+    """Returns the mu (N,) of N orders. Given an order, the last model is mu-GDP for noise N(0, I).
 
     W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation, of variance sum of W^2, masks this shift. mu equals the mu of
-    `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    The noise up to the next participation masks this shift; the noise's variance is the sum of W^2. mu equals
+    the mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.

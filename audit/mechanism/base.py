@@ -57,9 +57,9 @@ def local_hardware() -> Hardware:
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
     """Estimates how many bytes a run's step needs, to decide how many runs train at once.
 
-    On a CPU, it adds up the sizes of all operations' results that depend on the run's parameters, because
-    they should fit into the cache. On other devices, it returns the peak memory of the compiled step. The
-    step does not run, and its arguments do not count.
+    On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
+    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step does not
+    run, and its arguments do not count.
 
     Args:
       function: the step, a function of theta (p,) and `shared`.
@@ -169,7 +169,7 @@ class Directions(NamedTuple):
     """K canaries of norm C in random directions, which the mechanism draws when it uses them.
 
     Attributes:
-      keys: a key for each direction, (K,), or for every BLOCK coordinates of it, (K, blocks).
+      keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
       within: (m,), the indices of the coordinates in which directions are drawn; None for all coordinates.
     """
 
@@ -229,7 +229,7 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with the presence for one step: 0 for canaries that do not join it."""
+        """Returns the canaries with their presence in this step: 0 for canaries that do not join it."""
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))

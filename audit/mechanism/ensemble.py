@@ -75,7 +75,6 @@ class Placement(NamedTuple):
         Every device maps it over its own runs. Keep the result, since another call would compile it again.
 
         Args:
-          function: the function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
@@ -111,7 +110,7 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     Args:
       runs: the total number of runs.
       bytes_per_run: the bytes of a run's step (`base.step_memory`).
-      hardware: the devices; by default, the devices of this process.
+      hardware: by default, this process's devices.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

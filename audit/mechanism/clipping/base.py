@@ -34,7 +34,7 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# The least squared norm that we divide by. Its square root is far below the norms that we support.
+# The smallest squared norm that we divide by. Its square root is far below the norms that we support.
 _TINY = 1e-30
 # Up to this number of terms per example, we write out products and sums as additions.
 _UNROLLED = 32
