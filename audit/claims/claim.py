@@ -221,7 +221,7 @@ class DpSgd(Claim):
 
     @property
     def composition(self) -> Composition:
-        """Returns these steps."""
+        """Returns the steps that may insert the canary."""
         return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
 
     @property

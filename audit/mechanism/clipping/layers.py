@@ -47,7 +47,7 @@ class Measure(NamedTuple):
 
     Attributes:
       squares: the squared norms of the gradients, (B,).
-      contract: scales (B,) -> the sum of the scaled gradients, or its `Factors`.
+      contract: scales (B,) -> the sum of the scaled gradients, for a kernel (K, O) or as `Factors`.
     """
 
     squares: Array
@@ -63,7 +63,7 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: True if the layer's channels are last, False if they are first.
+      channels_last: True if channels are last, False if they are first.
     """
 
     output: Array
@@ -133,7 +133,7 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
     """Measures the gradients of B examples at a layer's parameters; returns a `Measure` by parameter name.
 
     Args:
-      names: the names of the parameters, among "bias", "scale" and "kernel".
+      names: the parameters' names, among "bias", "scale" and "kernel".
       calls: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
@@ -208,10 +208,6 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
       gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
-
-    Returns:
-      The squared norms (B,), and a function that maps scales (B,) to the sum of the scaled gradients, as an
-      array (K, O) or as `Factors`.
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. In this order,
     # forming the gradients copies the least memory.
