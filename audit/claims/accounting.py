@@ -31,7 +31,7 @@ LEAST_SAMPLED_DELTA = 1e-12
 
 
 class Composition(NamedTuple):
-    """A composition of Gaussian steps of sensitivity C.
+    """A composition of Gaussian steps with sensitivity C.
 
     Attributes:
       noise_multiplier: The standard deviation of the noise divided by C.
@@ -220,7 +220,7 @@ def insert_step(insert: str | int, k: int) -> int:
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags give digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
+    # Flags pass digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     require(

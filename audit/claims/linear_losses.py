@@ -23,7 +23,7 @@ from audit.methods.method import Assumption
 EXPECTED = Assumption(
     text="linear losses: expected, not a bound",
     word="(expected)",
-    sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
+    sentence="not a bound: the last model's leakage if losses were linear (Steinke et al., 2024)",
     note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
 _DROPPED = 1e-6  # the probability of the counts that we drop at each end, as a fraction of delta

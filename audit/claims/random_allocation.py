@@ -84,7 +84,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `pessimistic`, the mass of each cell moves to the
     cell's ends, which raises delta; otherwise it moves to the cell's mean.
     """
-    # A grid of the term's logarithm, with an open cell at both ends.
+    # A grid of the term's logarithm, with an unbounded cell at both ends.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
@@ -129,7 +129,7 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
         atoms, excess = _spread(values, masses, grid)
         beyond = weight * first.beyond + (1 - weight) * second.beyond
         return _Ratio(grid, atoms, beyond + excess, terms)
-    # The mass of each cell moves to the cell's mean. The first and last cells are open.
+    # The mass of each cell moves to the cell's mean. The first and last cells are unbounded.
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, len(edges) + 1)
     totals_times_mean = _sum_by_place(cells, masses * values, len(edges) + 1)
@@ -184,7 +184,7 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. For a lower
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. For a lower
     bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each atom of X
     between adjacent grid points, which preserves the mean of X.
     """

@@ -72,7 +72,7 @@ class SamplerClaim:
       sampler: the name of the sampler.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
-      advice: the changes to make, or the condition of the claim.
+      advice: the changes to make, or the condition for the claim.
       yours: False for the row that adds Poisson sampling as a comparison.
     """
 
@@ -119,7 +119,7 @@ class _Sampler(NamedTuple):
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
         who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition of the claim; if empty, `_advise_changes` gives advice.
+      advice: the condition for the claim; if empty, `_advise_changes` gives advice.
       unseen: the information that must stay secret if the last model's bound is to be valid.
       order: the condition on the order of examples; may be empty.
     """
@@ -235,7 +235,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         high += _SEARCH_STEP
     require(
         low >= lowest and high <= highest,
-        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 leaks this epsilon",
+        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 gives this epsilon",
     )
     root = optimize.brentq(compute_excess, high - _SEARCH_STEP, high, xtol=_SIGMA_TOLERANCE)
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance

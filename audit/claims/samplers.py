@@ -422,7 +422,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We go backwards from the end of training. The last `shorter` steps already have len(latest)
+    # We work backwards from the end of training. The last `shorter` steps already have len(latest)
     # participations. If the next bound allows more, they take the latest earlier steps.
     latest: list[int] = []
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):

@@ -76,7 +76,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         program = jax.make_jaxpr(mapped)(thetas, *shared)
         written.append(_count_written(program.jaxpr))
-    # The difference leaves out results that do not depend on the run: all runs share them.
+    # The difference leaves out results that all runs share.
     return written[1] - written[0]
 
 

@@ -65,7 +65,7 @@ class DPSGD(NamedTuple):
 
 
 def mechanism(choices: DPSGD) -> Mechanism:
-    """Returns DP-SGD under the contract of `audit.mechanism.base`."""
+    """Returns DP-SGD as a `Mechanism` (`audit.mechanism.base`)."""
 
     def start(theta_0: Array) -> State:
         """Returns the state before the first step, without earlier noise."""

@@ -132,9 +132,9 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,), for the Jacobian H of shape (p, p) of `step.descend` at theta."""
+    """Returns w -> (H'w,), for the Jacobian H (p, p) of `step.descend` at theta."""
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
-    return pull_back
+    return pull_back  # a pytree, so `jit` can return it
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:

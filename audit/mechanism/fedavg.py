@@ -109,7 +109,7 @@ class Sums(NamedTuple):
 
 
 def mechanism(choices: FedAvg) -> Mechanism:
-    """Returns DP-FedAvg under the contract of `audit.mechanism.base`.
+    """Returns DP-FedAvg as a `Mechanism` (`audit.mechanism.base`).
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
@@ -131,13 +131,13 @@ def mechanism(choices: FedAvg) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        """Takes the rounds of a schedule."""
+        """Takes the rounds of a schedule. `state.optimizer` is a `Server`."""
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            norm = hyper.clipping_norm * state.optimizer.scale
+            norm = hyper.clipping_norm * state.optimizer.scale  # C_t
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
@@ -183,7 +183,8 @@ def _update_server(
 ) -> State:
     """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm.
 
-    `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
+    `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
+    next round.
     """
     own: Federated = hyper.own
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
