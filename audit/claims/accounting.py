@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 FIRST = "first"
 LAST = "last"
 MAX_INSERTIONS = 10**12
-LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers we ignore sampling
-# The spacing of privacy losses. For noise multipliers below _SMALL_NOISE, it is _RELATIVE_GRID times epsilon,
-# and at least _MIN_COARSE_GRID.
+LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers, we ignore sampling
+# The spacing of privacy losses (`participant_upper_bound`).
 _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
@@ -32,7 +31,7 @@ LEAST_SAMPLED_DELTA = 1e-12
 
 
 class Composition(NamedTuple):
-    """A composition of Gaussian steps of sensitivity C.
+    """A composition of Gaussian steps with sensitivity C.
 
     Attributes:
       noise_multiplier: The standard deviation of the noise divided by C.
@@ -46,11 +45,12 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns epsilon at delta of a composition of Gaussian steps that all use the example.
+    """Returns the epsilon at delta of a composition of Gaussian steps that all use the example.
 
     The composition is equivalent to a single Gaussian mechanism with noise multiplier
-    noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018). It
-    is infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018).
+    Epsilon is 0 without insertions, and infinite for insertions without noise. Neighbouring relation: add or
+    remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
@@ -73,9 +73,9 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions, and is valid if the adversary does not know the batches. We compute it only if
-    `counts_sampling` is True.
+    It is the smaller of two bounds. The first ignores sampling. The second, used only if `counts_sampling` is
+    True, comes from dp-accounting's privacy loss distributions. It is valid if the adversary does not know
+    the batches.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
     multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound
@@ -93,11 +93,10 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing depends on epsilon, which is still unknown. The first grid assumes that epsilon is a
-    # hundredth of the bound without sampling or, for small noise, all of it. If it is smaller, we compute it
-    # again with a finer grid.
-    first_grid = max(_GRID, 1e-7 * unsampled)
+    # The spacing is a fraction of epsilon, which is still unknown. The first grid assumes that epsilon is
+    # 1 / 100 of `unsampled` or, for small noise, all of it. If epsilon is smaller, a finer grid follows.
     relative_grid = 1e-5
+    first_grid = max(_GRID, 1e-7 * unsampled)  # relative_grid / 100
     least_grid = _GRID
     if sigma < _SMALL_NOISE:
         first_grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
@@ -118,7 +117,7 @@ def counts_sampling(steps: Composition) -> bool:
 
 
 def account_curve(steps: Composition) -> "PLDAccountant":
-    """Returns dp-accounting's accountant for Poisson-sampled steps, for delta at any epsilon.
+    """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
     The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon that
     these steps would have at delta 1e-5 without sampling. `counts_sampling` must be True.
@@ -133,11 +132,12 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum in a federated round that also releases a noisy count.
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
-    z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count of clients with updates
-    within the clipping norm is a sum of values -1/2 and 1/2, so its noise multiplier is 2 count_noise.
+    z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count adds 1/2 for each client
+    with an update within the clipping norm and -1/2 for others. So its sensitivity is 1/2, and its noise
+    multiplier is 2 count_noise.
 
     Args:
-      noise_multiplier: z, of the round as a whole; 0 for a round without noise.
+      noise_multiplier: z, for the whole round; 0 for a round without noise.
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
@@ -165,9 +165,10 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
-    """Returns mu of a composition of Gaussian steps, which is mu-GDP: sqrt(insertions) / noise_multiplier.
+    """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is infinite without noise, and 0 without insertions.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 without insertions, and infinite
+    for insertions without noise.
 
     Raises:
       InputError: Values out of range. Otherwise mu is 0, infinite, or from 1e-9 to 1e12.
@@ -190,8 +191,8 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    More steps would need too many values. With more noise, a step's losses, about 1 / noise_multiplier, would
-    be smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
+    More steps would need too many values. More noise would make a step's losses, about 1 / noise_multiplier,
+    smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
     """
     if not counts_sampling(steps):
         return
@@ -219,7 +220,7 @@ def insert_step(insert: str | int, k: int) -> int:
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags give digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
+    # Flags pass digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     require(

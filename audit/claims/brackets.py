@@ -14,7 +14,7 @@ from audit.evidence.arrays import Array
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 # The smallest noise multiplier for which `account_allocation` is precise.
 LEAST_ALLOCATION_NOISE = 0.1
-_NUM_EDGES = 400  # between buckets of the largest sum of an epoch
+_NUM_EDGES = 400  # between buckets for an epoch's largest sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +37,9 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw such a step, which the adversary does not know. The composition
-    of epochs, which assumes that the adversary knows it, is another upper bound. It is the only bound for a
-    noise multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
+    Balls in bins and random allocation draw such a step, unknown to the adversary. The composition of epochs
+    is another upper bound, valid even if the adversary knows the step. It is the only bound for a noise
+    multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -64,7 +64,7 @@ def bracket_shuffled(
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
     The lower bound is `compute_shuffled_epsilon`, or None if that is 0 or infinite. The upper bound is the
-    composition of epochs, which assumes that the adversary also knows the order of examples.
+    composition of epochs, which is valid even if the adversary knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -80,12 +80,12 @@ def compute_shuffled_epsilon(
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
     It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
-    the example's gradient is C, and all other gradients are -C. So its batch's sum exceeds the other sums by
-    2 C. Without the example, its gradient is 0, and this sum exceeds the others by only C. The adversary uses
-    only the largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own
-    shuffle (Chua et al., 2024, arXiv 2411.04205).
+    the example's gradient is C, and all other gradients are -C. So the sum of its batch exceeds the other
+    sums by 2 C. If we replace its gradient by 0, it exceeds them by only C. The adversary uses only the
+    largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua
+    et al., 2024, arXiv 2411.04205).
 
-    The bound is 0 for a noise multiplier below 0.05, which makes privacy losses too large, and for a delta
+    The bound is 0 for a noise multiplier below 0.05, since privacy losses are then too large, and for a delta
     below 1e-12, which is close to dp-accounting's rounding errors.
     """
     from dp_accounting.pld import privacy_loss_distribution
@@ -95,12 +95,12 @@ def compute_shuffled_epsilon(
         return 0.0
     # Any edges between buckets give a lower bound. These cover nearly all of the distribution of the largest
     # sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is about
-    # sigma * sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
+    # sigma * sqrt(2 log(batches)). It rarely exceeds this by 6 sigma, and is rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
     def compute_log_masses(shift: float) -> Array:
-        """Returns the log probability (edges + 1,) of each bucket for an epoch's largest noisy sum.
+        """Returns the log probability of each bucket, (_NUM_EDGES + 1,), for an epoch's largest noisy sum.
 
         The sum of the example's batch has mean `shift`, and the other sums have mean 0.
         """

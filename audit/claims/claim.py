@@ -36,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# At these epsilons, deltas bound the power of tests against sampled mechanisms.
+# We bound a sampled mechanism's power with its deltas at these epsilons.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields, since a frozen dataclass does not allow assignments."""
+        """Sets fields to checked values; a frozen dataclass does not allow assignments."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -170,7 +170,7 @@ class EpsilonDelta(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd(Claim):
-    """The claim of DP-SGD: clipping to C, and Gaussian noise of standard deviation noise_multiplier * C.
+    """The claim of DP-SGD: clipping to norm C, and Gaussian noise of standard deviation noise_multiplier * C.
 
     Args:
       noise_multiplier: sigma; 0 gives no guarantee.
@@ -206,7 +206,7 @@ class DpSgd(Claim):
         k = number("k", self.k, int)
         step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
         if self.lipschitz is None:
-            # Without `lipschitz`, the schedule does not affect any bound, so it must be the default.
+            # The schedule only affects the last model's bound, which needs `lipschitz`.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
@@ -226,7 +226,7 @@ class DpSgd(Claim):
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns mu = sqrt(insertions) / sigma, which is infinite without noise; None if sampled."""
+        """Returns mu = sqrt(insertions) / sigma, infinite if sigma is 0; None if steps are sampled."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -238,8 +238,8 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
 
-        Without sampling, it is Phi(Phi^-1(alpha) + mu). For sampled steps, it is an upper bound: the largest
-        power that dp-accounting's deltas at a grid of epsilons allow.
+        If the accountant ignores sampling (`counts_sampling`), it is Phi(Phi^-1(alpha) + mu). Otherwise it is
+        an upper bound: the largest power that dp-accounting's deltas at a grid of epsilons allow.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -280,8 +280,9 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
 
-        It is the power of the composition of epochs, which is mu-GDP. For noise multipliers of at least 0.1,
-        it is at most the power that the (epsilon, delta) pairs of `account_allocation` allow.
+        It is the power against the composition of epochs, mu-GDP even if the adversary knows the steps. For
+        noise multipliers of at least 0.1, it is at most the power that the (epsilon, delta) pairs of
+        `account_allocation` allow.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -294,8 +295,10 @@ class RandomAllocation(Claim):
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
     """Returns the delta of random allocation at each epsilon of the grid _EPSILONS, of shape (401,)."""
-    loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True)
-    return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
+    losses = account_allocation(
+        claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True
+    )
+    return np.asarray(losses.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache
@@ -313,13 +316,13 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
-    """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees allow together.
+    """Returns the largest power at false-positive rates that P pairs (epsilon, delta) allow together.
 
-    It is the smallest power over the guarantees (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
+    It is the smallest power that a pair allows (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
     and `deltas` are numbers or have the shape (P,).
     """
-    alpha = rates[..., None]  # the last axis is for the guarantees
-    # exp(epsilon) may be infinite. Infinity times a rate of 0 is NaN, which we replace by the bound 1.
+    alpha = rates[..., None]  # the last axis is for the pairs
+    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace by the trivial bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -24,21 +24,21 @@ MAX_STEPS = 10**7
 # Limits of constants and noise, so squares of their ratios do not overflow.
 _MIN = 1e-50
 _MAX = 1e50
-MAX_MU = 1e12  # a larger mu does not convert to epsilon
+MAX_MU = 1e12  # larger values do not convert to epsilon
 _FACTORS = {2: "twice", 10: "ten times"}  # the factors of `HiddenState.margins`, in words
 
 
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, with the payments that prove it and maps that attain it.
 
-    z_t bounds the distance between the models with and without the canary after step t, in the units of the
-    shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t and payments
-    a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
+    Let z_t bound the distance between the models with and without the canary after step t, in the units of
+    the shifts s_t. For Lipschitz constants c_t and payments a_t, z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t.
+    All z_t are at least 0, and z_T is 0. For noise n_t, mu^2 is the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP.
-      paid: (T,) a_t, the part of the distance that the noise of step t hides.
+      paid: (T,) a_t, the part of the distance that step t's noise masks.
       attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
     """
 
@@ -52,7 +52,7 @@ class Periods(NamedTuple):
     """The schedule of insertions, and the Lipschitz constants of steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step without canary and noise: a number, or one for each step.
+      lipschitz: The Lipschitz constant of a step without canary or noise: a number, or one for each step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
     """
@@ -127,14 +127,13 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t hides a part a_t of the distance between both models (`HiddenStateBound`). We choose
-    these payments to minimize mu. The bound is infinite if a step has a shift but no noise.
+    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`). We
+    choose these payments to minimize mu. The bound is infinite if a step has a shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
       noise: n_t, a number or (T,), in the units of the shifts: eta_t sigma.
-      delta: The delta of epsilon.
 
     Raises:
       InputError: Constants, noise or delta are out of range, or shapes do not match.
@@ -145,7 +144,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():
-        # Linear maps with the slopes c_t attain this bound, unless the last slope is 0.
+        # Each step pays its own shift. Slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
     in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`
@@ -169,9 +168,8 @@ def bound_periods(
     It is also valid if these steps insert the canary at random.
 
     Args:
-      composition: The noise multiplier and the number of insertions. We ignore the sampling rate.
+      composition: The noise multiplier and the number of insertions. Its sampling rate is ignored.
       periods: The schedule, and its Lipschitz constants.
-      delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
 
     Raises:
@@ -202,8 +200,8 @@ def hidden_state_epsilon(
 ) -> float:
     """Returns an upper bound on epsilon for an adversary that sees only the last model of DP-SGD.
 
-    The bound is at most the epsilon of composition, which holds for an adversary that sees every model. It is
-    the smallest bound that is valid for every loss with these Lipschitz constants.
+    No smaller bound is valid for every loss with these Lipschitz constants. The bound is at most the epsilon
+    of composition, which applies to an adversary that sees every model.
 
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
@@ -242,7 +240,7 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins, the bounds for larger constants.
+    """Returns the bound on the last model, and its margins: the bounds for larger constants.
 
     `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
@@ -294,13 +292,13 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
 
-    W_t is the product of all c_j after t: later steps scale a shift at step t by at most W_t. The best
-    payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
-    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, with
+    Later steps scale a shift at step t by at most W_t, the product of all c_j with j > t. The best payments
+    have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with
+    weights (W_t n_t)^2. It is constant on blocks of steps, with
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    We find blocks in logarithms, since W_t spans thousands of orders of magnitude.
+    We find blocks from logarithms, since W_t spans thousands of orders of magnitude.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
@@ -315,7 +313,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # Each point of the regression is a shift, with the noise up to the next shift.
+    # Each shift is a point of the regression, with the noise of all steps before the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
@@ -331,8 +329,8 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    fractions = np.ones(len(s))
-    fractions[0] = 0.0  # before the first shift, the models are equal
+    fractions = np.ones(len(s))  # x is constant on a block
+    fractions[0] = 0.0  # any slope will do, since both models are still equal
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
         log_slopes = np.log(scaled_slopes) - log_scales
     fractions[starts[1:]] = np.exp(-np.diff(log_slopes))
@@ -344,7 +342,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block. Their difference is the log slope.
+    # The first point, log sum and log weight of each block. A block's log slope is log sum - log weight.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks:

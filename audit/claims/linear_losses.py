@@ -1,6 +1,6 @@
 """The last model's epsilon with linear losses: an expectation for sampled canaries, not a bound.
 
-If losses are linear, gradients do not depend on the model, and the last model only reveals the sum of all
+If losses are linear, gradients do not depend on the model, and the last model reveals only the sum of all
 gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
 direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more
 or less.
@@ -23,7 +23,7 @@ from audit.methods.method import Assumption
 EXPECTED = Assumption(
     text="linear losses: expected, not a bound",
     word="(expected)",
-    sentence="not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
+    sentence="not a bound: the last model's leakage if losses were linear (Steinke et al., 2024)",
     note="the leak under linear losses (Steinke et al., 2024), not a bound",
 )
 _DROPPED = 1e-6  # the probability of the counts that we drop at each end, as a fraction of delta
@@ -33,8 +33,8 @@ _FAR = 40.0  # how far we search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger epsilon of adding and removing the canary. They compare noise N(0, T sigma^2) with this
-    noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite without noise.
+    It is the larger of the epsilons for adding and for removing the canary. Both compare N(0, T sigma^2) with
+    this noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite if sigma is 0 and n is not.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
@@ -45,7 +45,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. A count of 1 stays, since the canary must have an effect.
+    # We drop insertion counts in negligible tails, but keep a count of 1, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -60,11 +60,11 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
 def _compute_epsilon(
     counts: Array, log_probabilities: Array, deviation: float, delta: float, sign: int
 ) -> float:
-    """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
+    """Returns the epsilon at delta for adding the canary (sign 1), or for removing it (sign -1).
 
-    The adversary sees a number x: noise of this standard deviation (distribution Q), or the noise plus a
-    random number of insertions (distribution P), one of `counts` (n,) with `log_probabilities` (n,). The
-    density ratio P / Q increases with x. So the most powerful event is that x is above a threshold (sign 1,
+    The adversary sees a number x: normal noise with standard deviation `deviation` (distribution Q), or this
+    noise plus a random one of `counts` (m,) with `log_probabilities` (m,) (distribution P). The density
+    ratio P / Q increases with x. So the most powerful event is that x is above a threshold (sign 1,
     more likely under P) or below it (sign -1, more likely under Q). At the right threshold, the larger
     density is e^epsilon times the smaller one, and the event's larger probability is e^epsilon times its
     smaller probability, plus delta.

@@ -6,7 +6,7 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
-All models together reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
+Together, the models reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
 With linear losses, the last model is the sum of all gradients and of the noise S^-1 z. Momentum and varying
 learning rates affect only how much the last model leaks.
 """
@@ -90,7 +90,10 @@ class MatrixMechanism(GaussianClaim):
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 
     def linear_mu(self) -> float:
-        """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set."""
+        """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
+
+        It then reveals the number of insertions 1'u plus noise of standard deviation sigma |S^-T 1|.
+        """
         require(
             self.min_separation is None,
             "the last model needs a fixed pattern: leave out `min_separation`",
@@ -127,5 +130,5 @@ class MatrixMechanism(GaussianClaim):
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u|, the length of the largest shift of S G by the canary, in units of C."""
+        """Returns |S u| for the pattern u: the most by which the canary shifts all models, in units of C."""
         return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

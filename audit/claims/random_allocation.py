@@ -6,8 +6,8 @@ adversary, uses the example. Let X be the ratio between the densities with and w
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
-for removing it. Both are convex in X, and in each term of the sum. The ratio of several epochs is a product,
-so they are also convex in the ratio of each epoch. So delta rises if we spread probability mass around its
+for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
+so both are also convex in the ratio for each epoch. So delta rises if we spread probability mass around its
 mean, and falls if we concentrate it at its mean. After each sum of two terms, we move the mass to a grid in
 one of these ways. The error is of second order in the grid's spacing.
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
-_MAX_MASS_BELOW = 1e-8  # a mean's grid
-_MAX_MEAN_ABOVE = 1e-16  # a mean's grid; this part of E[X] adds to delta
+_MAX_MASS_BELOW = 1e-8  # the probability below a mean's grid
+_MAX_MEAN_ABOVE = 1e-16  # the part of E[X] above a mean's grid, which adds to delta
 _MAX_LOSSES = 2**17  # of an epoch
 
 
@@ -42,7 +42,7 @@ class _Ratio(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: How much values above the last one contribute to the expected value; 0 in a lower bound.
+      beyond: The contribution of values above the last one to the expected value; 0 in a lower bound.
       terms: The number of terms.
     """
 
@@ -58,14 +58,14 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The density ratio X, the mean of b independent terms (see the module's
-    docstring), gives the privacy loss of an epoch, and composition the loss of all epochs.
+    The adversary sees all models. An epoch's privacy loss follows from the density ratio X, the mean of b
+    independent terms (module's docstring). We compose the losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, of 1 and of 4 terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, those of 1 and 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -84,14 +84,14 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `pessimistic`, the mass of each cell moves to the
     cell's ends, which raises delta; otherwise it moves to the cell's mean.
     """
-    # A grid of the term's logarithm, with an open cell at both ends.
+    # A grid of the term's logarithm, with an unbounded cell at both ends.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # Masses of cells without and with the example. The second equal the first times the term's mean in the
-    # cell, since the term is a ratio of densities.
+    # The masses of cells without and with the example. A cell's mass with the example is its mass without it
+    # times the term's mean in the cell, since the term is a ratio of densities.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
@@ -111,7 +111,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
 def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     """Returns the distribution of the mean of all terms of two independent means, on a geometric grid.
 
-    It raises delta if `pessimistic`, and lowers it otherwise, as in `_discretize_term`.
+    The grid raises delta if `pessimistic`, and lowers it otherwise, as in `_discretize_term`.
     """
     # The weighted means of each value of the first distribution (rows) and each of the second (columns).
     terms = first.terms + second.terms
@@ -129,7 +129,7 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
         atoms, excess = _spread(values, masses, grid)
         beyond = weight * first.beyond + (1 - weight) * second.beyond
         return _Ratio(grid, atoms, beyond + excess, terms)
-    # The mass of each cell moves to the cell's mean. The first and last cells are open.
+    # The mass of each cell moves to the cell's mean. The first and last cells are unbounded.
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, len(edges) + 1)
     totals_times_mean = _sum_by_place(cells, masses * values, len(edges) + 1)
@@ -149,7 +149,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the points, and how much the mean decreases, since atoms move from above the grid.
+      (m,) the masses of the points, and how much the mean decreases as atoms above the grid move to its end.
     """
     last = len(grid) - 1
     places = np.searchsorted(grid, values, side="right") - 1
@@ -184,7 +184,7 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. Losses are on a grid, and dp-accounting composes the epochs. For a lower
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. For a lower
     bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each atom of X
     between adjacent grid points, which preserves the mean of X.
     """
@@ -195,19 +195,19 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * spacing, (first + 1) * spacing, ... The epochs' rounding errors add up to
-    # at most 0.005, so more epochs need a finer grid.
+    # The grid of log X is first * spacing, (first + 1) * spacing, ..., with a spare point at both ends. The
+    # epochs' rounding errors add up to at most 0.005, so more epochs need a finer grid.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     size = math.ceil(logs[-1] / spacing) + 2 - first
 
-    # The masses of losses with the example (in) and without it (out), and the masses of infinite losses.
+    # The masses of finite and infinite losses, with the example (in) and without it (out).
     if pessimistic:
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
         # With the example, the mass above the grid counts as an infinite loss. It is `beyond`, and also 1
-        # minus the other masses. If rounding makes them differ, the larger is safe. Without the example, the
+        # minus the other masses. If they differ by rounding, the larger is safe. Without the example, the
         # loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())

@@ -1,4 +1,4 @@
-"""Computes the epsilon that you may claim for training with a sampler, and gives advice."""
+"""Computes the epsilon that you may claim for training with a sampler, and advises changes."""
 
 import dataclasses
 import math
@@ -72,8 +72,8 @@ class SamplerClaim:
       sampler: the name of the sampler.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
-      advice: the changes to make, or the condition of the claim.
-      yours: False for Poisson sampling as a comparison.
+      advice: the changes to make, or the condition for the claim.
+      yours: False for the row that adds Poisson sampling as a comparison.
     """
 
     sampler: str
@@ -119,8 +119,8 @@ class _Sampler(NamedTuple):
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
         who sees every model.
       bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition of the claim; if empty, `_advise_changes` gives advice.
-      unseen: the information that must be secret for a valid bound on the last model.
+      advice: the condition for the claim; if empty, `_advise_changes` gives advice.
+      unseen: the information that must stay secret if the last model's bound is to be valid.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -141,7 +141,7 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns the epsilon that you may claim for a sampler, with and without access to earlier models.
+    """Returns the epsilon that you may claim for a sampler, if adversaries see all models or only the last.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once per
@@ -202,7 +202,7 @@ def sampler_claims(
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
-        # The bound on every model also bounds the last one.
+        # A bound for all models is also valid for the last one, even with a tail.
         last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
@@ -227,7 +227,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
     # We lower log sigma until the leakage is too large, and then raise it until it is not.
     lowest, highest = map(math.log, _SIGMAS)
-    low = 0.0
+    low = 0.0  # sigma = 1
     while low >= lowest and compute_excess(low) < 0:
         low -= _SEARCH_STEP
     high = low + _SEARCH_STEP
@@ -235,7 +235,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         high += _SEARCH_STEP
     require(
         low >= lowest and high <= highest,
-        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 leaks this epsilon",
+        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 gives this epsilon",
     )
     root = optimize.brentq(compute_excess, high - _SEARCH_STEP, high, xtol=_SIGMA_TOLERANCE)
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
@@ -273,7 +273,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It composes all steps with half of sigma: an example may replace another and change the sum by up to 2 C.
+    It composes all steps with half of sigma: an example may displace another, so it changes the sum by up to
+    2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -302,16 +303,16 @@ def _bracket_truncated(
 
 
 def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
-    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
+    """Returns the exact epsilon for batches in a fixed order, from the composition of epochs."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 
 
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
-    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
+    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a true claim.
 
-    The advised noise suffices for any order of batches: training that uses an example once per epoch is
-    mu-GDP with mu = sqrt(epochs) / sigma.
+    The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
+    with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
@@ -320,11 +321,11 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     if last_model.tail is not None:
         smallest = last_model.tail
     if smallest > poisson:
-        return f"{advice}; the last model alone may claim {at_most(smallest, _DECIMALS)}."
+        return f"{advice}; for the last model alone, you may claim {at_most(smallest, _DECIMALS)}."
     steps = ""
     if last_model.upper > poisson:
         steps = " after the noise-only steps"
-    return f"{advice}, or release the last model alone{steps}, on the condition below."
+    return f"{advice}, or release the last model alone{steps}, under the condition below."
 
 
 _UNIFORM = "every epoch draws a uniform order anew, which is not checked"

@@ -1,7 +1,7 @@
 """Upper bounds on how much the last model leaks if the adversary does not know which steps use an example.
 
 A sampler draws an order pi: the steps that use the example. Given pi, the last model is mu(pi)-GDP
-(`hidden_state`). If the adversary does not know pi,
+(`hidden_state`). For an adversary who does not know pi,
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
@@ -28,10 +28,10 @@ from audit.laws.intervals import bisect
 ERROR = 1e-6  # the probability that a simulated bound is too low
 MAX_ENUMERATED = 20_000  # orders
 _MAX_STRATA = 10_000
-_MAX_INTERVALS = 100  # in an epoch, for strata
+_MAX_INTERVALS = 100  # of steps in an epoch, for strata
 _NUM_SIMULATED = 500_000  # orders
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
-_RESERVED = 1e-3  # the fraction of delta for Poisson orders that exceed the assumed worst case
+_RESERVED = 1e-3  # the fraction of delta reserved for Poisson orders beyond the assumed worst case
 _CHUNK = 100_000  # orders computed together
 _HALVINGS = 60  # of a bisection
 
@@ -41,7 +41,7 @@ class MixtureBound(NamedTuple):
 
     Attributes:
       epsilon: The bound at the given delta.
-      error: The probability that simulation made it too low; 0 without simulation.
+      error: The probability that the bound is too low; 0 without simulation.
       mu: An upper bound on the mu of every order. The last model is also mu-GDP.
     """
 
@@ -54,14 +54,14 @@ class StepWeights(NamedTuple):
     """The weights of T steps in the last model, for noise of standard deviation 1.
 
     Later steps scale a shift at step t by at most its weight W_t, the product of their Lipschitz constants.
-    Steps count from 0.
+    Steps are numbered from 0.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The first step with a shift that can reach the last model: the last step with a Lipschitz
-        constant of 0, or 0 without one.
+      first: The first step with a shift that can reach the last model. It is the last step with a Lipschitz
+        constant of 0, or 0 if there is none.
     """
 
     log_w: Array
@@ -91,7 +91,7 @@ def make_schedule(
 ) -> Schedule:
     """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
-    `lipschitz` is the Lipschitz constant of the epochs' steps, a number or an array with one for each step.
+    `lipschitz` is the Lipschitz constant of the epochs' steps, or an array with one for each step.
 
     Raises:
       InputError: A constant is out of range, or the array's length is not batches * epochs.
@@ -124,11 +124,11 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns the mu (N,) of N orders. Given its order, the last model is mu-GDP if the noise is N(0, I).
+    """Returns the mu (N,) of N orders. Given an order, the last model is mu-GDP for noise N(0, I).
 
     W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation hides this shift; its variance is the sum of W^2. mu equals the mu
-    of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    The noise up to the next participation masks this shift; the noise's variance is the sum of W^2. mu equals
+    the mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
@@ -147,20 +147,20 @@ def compute_order_mus(
 def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    A participation with the shift s has the weight W in the last model (`StepWeights`). Every order has a
-    stack of blocks. Each participation becomes a new block on top. It absorbs the block below while that
-    block's slope, sum of W s / sum of W^2, is at least as large as its own. mu^2 is the sum over blocks of
+    A participation with the shift s has the weight W in the last model (`StepWeights`). Each order has its
+    own stack of blocks. Each participation becomes a new block on top. It absorbs the block below while that
+    block's slope, sum of W s / sum of W^2, is at least its own slope. mu^2 is the sum over blocks of
     (sum of W s)^2 / sum of W^2 (derived in audit/methods/README.md).
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
-      takes_part: (N, K) False for participations that do not reach the last model.
+      takes_part: (N, K) False for participations without an effect on the last model.
     """
     pairs = np.stack([log_shifts, log_noises])
     size, participations = log_shifts.shape
     heights = np.zeros(size, np.intp)  # the number of blocks on each order's stack
-    stacks = np.zeros((2, participations, size))  # log sums of W s and of W^2 of each block
+    stacks = np.zeros((2, participations, size))  # each block's log sums of W s and of W^2
     for i in range(participations):
         merging = np.flatnonzero(takes_part[:, i])  # orders whose top block may absorb another
         stacks[:, heights[merging], merging] = pairs[:, merging, i]
@@ -187,10 +187,10 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    It is the difference between two cumulative sums, from the start or the end of training, whichever is more
-    precise. The arguments are those of `compute_order_mus`.
+    We subtract cumulative sums from the start of training or from its end, whichever is more precise. The
+    arguments are those of `compute_order_mus`.
     """
-    end = np.full(len(orders), len(weights.log_w) - 1)  # comes after the last participation
+    end = np.full(len(orders), len(weights.log_w) - 1)  # T, after the last participation
     following = np.column_stack([orders[:, 1:], end])
     log_before = weights.log_before[orders]
     log_after_following = weights.log_after[following]
@@ -202,7 +202,7 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns the log of delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf for mu = 0.
+    """Returns the log of the delta at epsilon of mu-GDP mechanisms, in the shape of `mus`; -inf for mu = 0.
 
     delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018). Both
     terms may underflow, so we compute only their logarithms.
@@ -248,7 +248,7 @@ def bound_one_of_each_epoch(
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
     Shuffled batches, balls in bins and random allocation draw such a step. If there are too many orders to
-    enumerate, we simulate some by stratified sampling (`_cut_last_epochs`). The bound is then too low with a
+    enumerate, we simulate a stratified sample (`_cut_last_epochs`). The bound is then too low with a
     probability of at most ERROR.
 
     Args:
@@ -263,7 +263,7 @@ def bound_one_of_each_epoch(
         probabilities = np.full(len(places), 1 / len(places))
         return _mix_orders(schedule, places + first_steps, probabilities, delta)
 
-    # Each row of `mus` has the mu of a random order from every stratum. Chunks of rows save memory.
+    # Each row of `mus` has the mu of one random order from each stratum. Chunks of rows save memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, 50)
@@ -296,7 +296,7 @@ def _mix_orders(
 
 
 class _Strata(NamedTuple):
-    """S strata: sets of orders that allow one interval of steps in each of the last L epochs.
+    """S strata: sets of orders that use a step of a given interval in each of the last L epochs.
 
     Attributes:
       lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
@@ -311,16 +311,16 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Cuts the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum allows one interval of steps in each of the last epochs, and all steps of earlier epochs. The
-    shortest intervals are near the end of an epoch, where a step matters most.
+    A stratum restricts the step to one interval in each of the last epochs. Intervals are shortest near the
+    end of an epoch, where a step matters most.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
-    # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates for rounding, and 2
-    # avoids a division by log(1).
+    # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates for rounding, and the
+    # minimum of 2 avoids a division by log(1).
     log_ratio = math.log(max_strata) / math.log(max(intervals, 2))
     last_epochs = min(int(log_ratio + 1e-9), epochs)
 
-    # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
+    # Edges are distances from the epoch's end plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
     if batches == intervals:  # rounding would merge some edges
         edges = np.arange(1, batches + 2)
@@ -368,8 +368,8 @@ def bound_poisson(
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
     If there are too many orders to enumerate, we simulate some. `_bound_simulated` needs an upper bound on
-    mu. We use the mu of an order that is worse than nearly all others (`_find_latest_steps`), and reserve a
-    thousandth of `delta` for the exceptions.
+    mu. We use the mu of an order that is worse than nearly all others (`_find_latest_steps`), and reserve
+    `delta` / 1000 for the exceptions.
 
     Args:
       simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
@@ -395,9 +395,10 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. The reserved part of delta covers longer orders.
+        # Gaps between participations are geometric. We drop participations after the first len(latest); the
+        # reserved part of delta covers orders with more.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
-        orders = np.cumsum(gaps, axis=1) - 1  # steps count from 0
+        orders = np.cumsum(gaps, axis=1) - 1  # the first step is 0
         orders[orders >= steps] = no_participation
         mus.append(compute_order_mus(weights, orders))
     # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
@@ -421,8 +422,8 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We go backwards from the end of training. The last `shorter` steps already have len(latest)
-    # participations. If the next bound allows more, they take the latest steps before.
+    # We work backwards from the end of training. The last `shorter` steps already have len(latest)
+    # participations. If the next bound allows more, they take the latest earlier steps.
     latest: list[int] = []
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
         end = steps - shorter
@@ -440,8 +441,8 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 
     Args:
       mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
-      worst: (S,) upper bounds on the mu of each stratum's orders.
-      probabilities: (S,) the probabilities of strata.
+      worst: (S,) an upper bound on the mu of each stratum's orders.
+      probabilities: (S,) the probability of each stratum.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
@@ -466,8 +467,8 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m with R * KL(mean / largest || m / largest) >= log_inverse_error, for the KL divergence
-    between two coins.
+    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error, for the KL
+    divergence between two coins.
     """
     if largest == 0:
         return 0.0

@@ -28,7 +28,7 @@ INDEPENDENT = "independent"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
-    """Returns B(L) / A(L) times values (T, ...), for a numerator B and a denominator A (`Toeplitz`)."""
+    """Returns B(L) / A(L) times values (T, ...), for polynomials in the one-step shift L (`Toeplitz`)."""
     from scipy import signal  # slow to load
 
     return signal.lfilter(numerator, denominator, values, axis=0)
@@ -55,6 +55,7 @@ class Toeplitz(NamedTuple):
 
     def solve_transposed(self, values: Array) -> Array:
         """Returns S^-T x for x of shape (T,)."""
+        # Reversing rows and columns transposes a Toeplitz matrix.
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
@@ -101,7 +102,7 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
     "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
-    # S is written as 1 / (1 - L)^(1/2), since a step's noise then depends only on raw noise.
+    # S is written as 1 / (1 - L)^(1/2), so a step's noise depends only on raw noise, not on earlier noise.
     "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
     "bsr": (
         lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
@@ -142,7 +143,6 @@ def read_strategy(text: str, steps: int) -> Strategy:
     Args:
       text: a name such as "bsr:16" (module's docstring), or a file (.npy, or text that numpy.loadtxt reads)
         with the first column of S, (n,), or S, (T, T). Its name may end with a checksum (`pin_file`).
-      steps: T.
 
     Raises:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
@@ -154,7 +154,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     needs_number = ":" in example
     require(bool(colon) == needs_number, _list_strategies(text))
     if not needs_number:
-        return make(0.0, steps)  # the function ignores the number
+        return make(0.0, steps)  # `make` ignores the number
     try:
         value = float(parameter)
     except ValueError:

@@ -21,7 +21,7 @@ Scalar = Array | float
 # Features (N, ...), labels (N, ...), and further arrays that a mechanism needs.
 Data = tuple[Array, ...]
 
-# The maximum number of entries (K, p) of drawn directions that a segment keeps in memory.
+# The maximum number of entries of the drawn directions (K, p) that a segment keeps in memory.
 _MAX_STORED = 1 << 25
 BLOCK = 1 << 12  # the number of a direction's coordinates that one key draws
 # The mesh axis of the devices that share each step of a run.
@@ -49,7 +49,7 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
-    # The default of 4 GiB is conservative: it only lets fewer runs train at once.
+    # The default of 4 GiB is conservative: fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -57,13 +57,13 @@ def local_hardware() -> Hardware:
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
     """Estimates how many bytes a run's step needs, to decide how many runs train at once.
 
-    On a CPU, it adds up the results of all operations that depend on the run's parameters, because they
-    should fit into the cache. On other devices, it returns the peak memory of the compiled step. The step
-    does not run, and its arguments do not count.
+    On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
+    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step does not
+    run, and its arguments do not count.
 
     Args:
-      function: the step, a function of theta, of shape (p,), and of `shared`.
-      theta: the shape, (p,), and the dtype of the run's parameters.
+      function: the step, a function of theta (p,) and `shared`.
+      theta: the shape (p,) and dtype of the run's parameters.
       *shared: the arguments that all runs share, or their shapes and dtypes.
     """
     if not local_hardware().is_cpu:
@@ -76,7 +76,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         program = jax.make_jaxpr(mapped)(thetas, *shared)
         written.append(_count_written(program.jaxpr))
-    # The difference leaves out results that do not depend on the run, which all runs share.
+    # The difference leaves out results that all runs share.
     return written[1] - written[0]
 
 
@@ -84,7 +84,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of all results in a program, including the programs inside it.
 
     The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
-    of a `lax.cond` do not count, because they are in a tuple, which we do not search.
+    of a `lax.cond` do not count, because we do not search tuples.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -110,7 +110,7 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: the hyperparameters that only one mechanism has, such as `fedavg.Federated`.
+      own: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program.
     """
 
@@ -121,7 +121,7 @@ class Hyperparameters(NamedTuple):
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
-        """Returns sigma * norm, the standard deviation of the noise; 0 if sigma is 0 and norm is infinite."""
+        """Returns sigma * norm, the noise's standard deviation; 0 if sigma is 0 and norm is infinite."""
         return jnp.where(self.noise_multiplier > 0, self.noise_multiplier * norm, 0.0)
 
 
@@ -169,7 +169,7 @@ class Directions(NamedTuple):
     """K canaries of norm C in random directions, which the mechanism draws when it uses them.
 
     Attributes:
-      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates.
+      keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
       within: (m,), the indices of the coordinates in which directions are drawn; None for all coordinates.
     """
 
@@ -181,7 +181,7 @@ class Directions(NamedTuple):
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates of directions, and 0 elsewhere."""
+        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -218,8 +218,8 @@ class Canaries(NamedTuple):
         `join`.
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
-      crafts_constant: True if craft returns the same canaries at every step and for every theta.
-      join: draws the canaries that join a step; None if each that is in joins all steps of the mask.
+      crafts_constant: True if craft returns the same canaries for every step and theta.
+      join: draws the canaries that join a step; None if a canary that is in joins all steps of the mask.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -229,7 +229,7 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with their presence in a step: 0 for canaries that do not join it."""
+        """Returns the canaries with their presence in this step: 0 for canaries that do not join it."""
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
@@ -274,10 +274,10 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries, step, theta: the K canaries, the step from 0, and the model before it, (p,).
+      canaries, step, theta: the K canaries, the step, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
-      clipped_sum: the clipping strategy, which only canaries that are examples need.
+      clipped_sum: the clipping strategy; only needed for canaries that are examples.
     """
     crafted = canaries.craft(step, theta)
     weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
@@ -290,7 +290,7 @@ def sum_canaries(
             example = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, example, clipping_norm)
 
-        return _add_terms(weights, weights, theta, clipped_gradient)
+        return _add_terms(weights, weights, theta, clipped_gradient)  # skips weights of 0
 
     if isinstance(crafted, Coordinates):
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
@@ -316,8 +316,8 @@ def _add_terms(
 ) -> Array:
     """Returns the sum of weights[k] * compute_term(k) over all k with selected[k] > 0.
 
-    It computes one term at a time to save memory. `selected` and `weights` are (K,). `like` is any array with
-    a term's shape and dtype.
+    Computing one term at a time saves memory. `selected` and `weights` are (K,). `like` is any array with a
+    term's shape and dtype.
     """
 
     Carry = tuple[Array, Array]  # (`selected`, with 0 for terms in the total; the total)
@@ -351,7 +351,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
-    Every block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
+    A block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
     vector's shape (p,) and dtype.
     """
     size = min(BLOCK, like.size)
@@ -367,12 +367,11 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    If canaries are the same at every step, they are summed once per segment, unless they join steps at random
-    or the mask is (K,). Random directions that join at random are drawn once per segment if they fit into
-    memory.
+    If canaries are the same at every step, we sum them once per segment, unless they join steps at random or
+    the mask is (K,). We draw random directions that join at random once per segment if they fit into memory.
 
-    `state` is the run before the segment's first step, and `canaries.join` draws with `run_key`. The other
-    arguments are those of `sum_canaries`.
+    `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
+    are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
@@ -408,7 +407,7 @@ def make_inserter(
 
 
 def no_canaries() -> Canaries:
-    """Returns K = 0 canaries, for a run without insertion."""
+    """Returns K = 0 canaries, for a run that inserts none."""
     return Canaries(
         craft=lambda step, theta: jnp.zeros((0, theta.size), theta.dtype),
         presence=jnp.zeros(0),
@@ -434,8 +433,8 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask, of shape (steps,): 1.0 if a step inserts the canaries, else 0.0.
 
-    Every k-th step inserts them, with k = `periodicity` (hidden-state paper, Algorithm 4). `place` is the
-    first such step, counted from 1. The default of 0 means step k.
+    Every k-th step inserts them, for k = `periodicity` (hidden-state paper, Algorithm 4). `place` is the
+    first such step, counted from 1; 0 means step k.
     """
     numbers = jnp.arange(1, steps + 1)
     inserts = numbers % periodicity == place % periodicity
@@ -443,7 +442,7 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
 
 
 class Trajectory(NamedTuple):
-    """A simulated run: the final theta (p,), and the sum (p,) of each coordinate's squared updates."""
+    """A simulated run: the final theta (p,), and each coordinate's sum of squared updates, (p,)."""
 
     theta: Array
     squared_updates: Array
@@ -459,11 +458,11 @@ def rehearse(
 ) -> Array:
     """Returns the final theta of a training run without noise, of shape (p,).
 
-    If a coin decides whether a canary is inserted, set its presence to the coin's probability.
+    If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # The key only matters to a federated mechanism, which shuffles its clients' examples. We name the
-    # generator, since JAX's default may change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples. We name the generator, since
+    # JAX's default may change.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -483,7 +482,7 @@ def simulate(
     Carry = tuple[State, Array]
 
     def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
-        """Takes a step on a mini-batch of B indices, and adds its squared update to the sum."""
+        """Takes a step on a mini-batch (B,), and adds its squared update to the sum."""
         state, squares = carry
         schedule = Schedule(batch[None], mask=jnp.zeros(1))  # a segment of one step
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1  # fills the places of missing clients in a round
+ABSENT = -1  # the index of a missing client
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
@@ -15,8 +15,8 @@ Mask = NDArray[np.float32]
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Draws the client indices of each round, of shape (rounds, cohort).
 
-    A single permutation of all clients is repeated and cut into rounds, so a client joins at most
-    ceil(rounds * cohort / clients) of them. Raises InputError if there are fewer clients than `cohort`.
+    We repeat a single permutation of all clients and cut it into rounds, so a client joins at most
+    ceil(rounds * cohort / clients) rounds. Raises InputError if there are fewer clients than `cohort`.
     """
     require(
         cohort <= clients,
@@ -30,7 +30,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Draws a mask (rounds, canaries): 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. Each
+    We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. Each
     part deals a permutation of all canaries evenly to its rounds, so each canary joins one of them.
     `repetitions` must be at most `rounds`.
     """
@@ -38,12 +38,12 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     for i in range(repetitions):
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within this part's first round. The canaries that it dealt to that round
-        # go last now, since the round could otherwise get them twice.
+        # The previous part may end within this part's first round. We move the canaries that it dealt to this
+        # round to the end, so the round does not get them twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # All permutations form a list of n = canaries * repetitions places. Place j belongs to round
+        # Together, all permutations have n = canaries * repetitions places. Place j belongs to round
         # j * rounds // n.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)

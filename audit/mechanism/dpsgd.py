@@ -5,9 +5,9 @@
 
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
-steps (`Coefficients`). b_k is 1 if canary k is present; if canaries are sampled, only in the steps that it
-joins. The weight decay lambda theta_t is not clipped. Only `optax.adamw` gets m_t without this term, and
-lambda as its own decay.
+steps (`Coefficients`). b_k is 1 if canary k is present. If canaries are sampled, b_k is 1 only in the steps
+that canary k joins. The weight decay lambda theta_t is not clipped. For `optax.adamw`, we leave out this
+term, since the optimizer applies lambda itself.
 """
 
 from collections.abc import Callable
@@ -65,13 +65,12 @@ class DPSGD(NamedTuple):
 
 
 def mechanism(choices: DPSGD) -> Mechanism:
-    """Returns DP-SGD under the contract of `audit.mechanism.base`."""
+    """Returns DP-SGD as a `Mechanism` (`audit.mechanism.base`)."""
 
     def start(theta_0: Array) -> State:
         """Returns the state before the first step, without earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
-        earlier: Tree = ()
-        # JAX cannot place an empty array on several devices, so b = 1 has no array.
+        earlier: Tree = ()  # for b = 1, since JAX cannot place an empty array on several devices
         if choices.bands > 1:
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
@@ -84,7 +83,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        """Takes the steps of a schedule. Every mini-batch has B examples, without padding."""
+        """Takes the steps of a schedule. Mini-batches of B examples contain no padding."""
         norm = jnp.asarray(hyper.clipping_norm)
         insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
@@ -122,14 +121,14 @@ def step(
 ) -> State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
-    S is the sum of the mini-batch's clipped gradients, and Z is the noise (hidden-state paper, Equation 2).
-    `extra` (p,) is the sum of the canaries, already clipped and multiplied by mask and presence. `run_key` is
-    the key for the run's noise.
+    S is the sum of the mini-batch's clipped gradients, and Z is the noise, drawn from `run_key` (hidden-state
+    paper, Equation 2). `extra` (p,) is the sum of the canaries, already clipped and multiplied by mask and
+    presence.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.own` has the coefficients of correlated noise. `earlier` is the noise that the next step needs.
+    # `hyper.own` has the coefficients of correlated noise. `earlier` is the noise to keep for the next step.
     noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
@@ -166,7 +165,7 @@ def _draw_step_noise(
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if training had not begun at step t - j."""
+        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if step t - j is before the first step."""
         lag, coefficient = term
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
         raw = draw_noise(key, deviation, theta)
@@ -183,8 +182,8 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. The
-    branch also skips the draw if the deviation is 0.
+    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. If the
+    deviation is 0, the branch skips the draw.
     """
 
     def draw() -> Array:

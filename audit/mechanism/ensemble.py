@@ -20,7 +20,7 @@ SEGMENT_STEPS = 250
 # Steps that need more bytes do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
-# The runs of a chunk share computations that depend only on the data, so a chunk has at least this many.
+# A chunk has at least this many runs, because they share computations that depend only on the data.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
@@ -44,7 +44,7 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs over all devices of this process.
 
         For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The mesh then has as many rows as the largest divisor
+        devices than runs, several devices share a run. The number of the mesh's rows is the largest divisor
         of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
@@ -75,7 +75,6 @@ class Placement(NamedTuple):
         Every device maps it over its own runs. Keep the result, since another call would compile it again.
 
         Args:
-          function: the function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
@@ -104,14 +103,14 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
     """Returns the number of runs to train at once, for chunks of about the same size.
 
-    Every device trains at least 1 and at most _MAX_CHUNK runs at once. Their step takes at most
-    _MEMORY_FRACTION of the device's memory. On a CPU, it also takes at most _CACHE_BYTES, or the bytes of
+    Every device trains at least 1 and at most _MAX_CHUNK runs at once. Together, their steps take at most
+    _MEMORY_FRACTION of the device's memory. On a CPU, they also take at most _CACHE_BYTES, or the bytes of
     _MIN_CHUNK runs if that is more.
 
     Args:
-      runs: the number of all runs.
+      runs: the total number of runs.
       bytes_per_run: the bytes of a run's step (`base.step_memory`).
-      hardware: the devices; by default, the devices of this process.
+      hardware: by default, this process's devices.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

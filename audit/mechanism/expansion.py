@@ -4,16 +4,16 @@ A step without canaries and noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
-To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-for the Jacobian H of d. This value squared is 1 + eta m, with the largest eigenvalue m of
+To first order, phi stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
+where H is the Jacobian of d. The square of this value is 1 + eta m, for the largest eigenvalue m of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations, which would converge slowly on J'J. Products with H' are
-vector-Jacobian products of the clipped sum. Products with H transpose these, because layers with a custom
-backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations on this matrix; on J'J, they would converge slowly.
+Products with H' are vector-Jacobian products of the clipped sum. We transpose them for products with H,
+because layers with a custom backward pass do not support forward differentiation.
 
-A derivative at a point does not detect jumps nearby. `worst_on_lines` searches for them with secants.
+Derivatives at a point do not detect nearby jumps of d. `worst_on_lines` searches for jumps with secants.
 """
 
 import math
@@ -34,12 +34,12 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is below the true one by at most this fraction of |c - 1|, plus _ROUNDING.
+# The measured constant c is too low by at most this fraction of |c - 1|, plus _ROUNDING.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
-_MISSED = 0.003  # the probability that a random start hides a larger constant
+_MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each is a separate call, which costs more.
+# each product is a separate call, which costs more.
 MAX_WHOLE = 128
 # If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
@@ -47,8 +47,8 @@ _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # parameters
 _MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector of all parameters
 _LINES_AT_ONCE = 16
-# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin is for
-# rounding to float32, and for larger derivatives between the measured places.
+# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin allows
+# for float32 rounding, and for larger derivatives between the measured points.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
@@ -64,7 +64,7 @@ class Expansion(NamedTuple):
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
-      direction: (p,) the displacement of length 1 that the step stretches by `constant`.
+      direction: (p,) the unit vector that the Jacobian stretches by `constant`.
     """
 
     constant: float
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch by this step's derivative at the measured models.
+      derivative: The largest stretch by this step's derivative at any measured model.
       largest_derivative: The largest `derivative` of all measured steps.
     """
 
@@ -132,9 +132,9 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,), for the Jacobian H of shape (p, p) of `step.descend` at theta."""
+    """Returns w -> (H'w,), for the Jacobian H (p, p) of `step.descend` at theta."""
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
-    return pull_back
+    return pull_back  # a pytree, so `jit` can return it
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
@@ -169,19 +169,19 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Measures stretches along lines through theta; returns one row for each line.
+    """Returns stretches minus 1 along lines through theta, one row for each line.
 
     `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
 
     def measure(direction: Array) -> Array:
-        """Measures stretches along the line in direction (p,)."""
+        """Measures along the line in a direction (p,)."""
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # For large models, a program that measures several lines at once compiles slowly.
+    # For large models, compiling a program that measures several lines at once is slow.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     return jax.lax.map(measure, directions, batch_size=at_once)
 
@@ -237,7 +237,7 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    For more than MAX_WHOLE parameters, Lanczos iterations find a value that is below c by at most TOLERANCE
+    For more than MAX_WHOLE parameters, Lanczos iterations find a value that is too low by at most TOLERANCE
     |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close,
     we compute c from the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
@@ -245,7 +245,7 @@ def largest_expansion(
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       start: (p,) a guess of the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
-      seed: The seed of the random half of the starting vector.
+      seed: The seed for the random half of the starting vector.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -258,14 +258,14 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the largest eigenvalue whose constant is within TOLERANCE of that of `eigenvalue`."""
+        """Returns the eigenvalue of the largest constant that is close enough to that of `eigenvalue`."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
 
     vector = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # The random half has a length of about sqrt(p). We give the other half the same length.
+        # The random half has a length of about sqrt(p). We scale the other half to the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
@@ -300,12 +300,12 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    The start must be random: independent normal numbers of variance 1, plus any fixed vector. Iteration k
-    yields k + 1 orthonormal polynomials p_j of the matrix, applied to the start. Let w be the fraction of the
-    start's squared length along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1.
-    The magnitude of a normal number is below q = 0.0038 with probability at most 0.3% (_MISSED). So w is at
-    least (q / |start|)^2 with probability 99.7%, and lambda is not an eigenvalue if the sum exceeds
-    (|start| / q)^2. Above the largest eigenvalue found, the sum increases with lambda.
+    The start must be random: independent normal numbers of variance 1, plus any fixed vector. After iteration
+    k, we know k + 1 polynomials p_j such that the vectors p_j(matrix) start / |start| are orthonormal. Let w
+    be the fraction of the start's squared length along the eigenvectors of an eigenvalue lambda. Then
+    w sum_j p_j(lambda)^2 <= 1. The magnitude of a normal number is below q = 0.0038 with probability at most
+    0.3% (_MISSED). So w is at least (q / |start|)^2 with probability 99.7%, and lambda is not an eigenvalue
+    if the sum exceeds (|start| / q)^2. Above the largest eigenvalue found, the sum increases with lambda.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
@@ -315,8 +315,8 @@ def _find_largest_eigenvalue(
         iterations end once they show that no eigenvalue exceeds that number.
 
     Returns:
-      (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations ended in this way;
-      else (an upper bound, valid with probability 99.7%, the same vector, False).
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations show this; else (an
+      upper bound, valid with probability 99.7%, the same vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
@@ -334,7 +334,7 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # Eigenvalues of larger matrices take longer to compute, so we do it less often.
+        # Larger matrices take longer, so we compute their eigenvalues less often.
         if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -344,7 +344,7 @@ def _find_largest_eigenvalue(
             if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
                 return values[0], known.T @ vectors[:, 0], True
         vector = product / length
-    # We raise the limit, by a tenth of its distance from the eigenvalue found, until none can exceed it.
+    # We raise the limit, by a tenth of its distance from values[0], until no eigenvalue can exceed it.
     while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
     return limit, known.T @ vectors[:, 0], False
@@ -353,9 +353,9 @@ def _find_largest_eigenvalue(
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of their recurrence b_j p_(j+1)(x) =
+    `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of the recurrence b_j p_(j+1)(x) =
     (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last
-    b_j is 0, because the iterations have then found every eigenvalue that the start can find.
+    b_j is 0, because the iterations have then found every eigenvalue that this start can reveal.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -375,14 +375,14 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> 
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Finds the secant on lines through theta that most exceeds the stretch that derivatives explain.
+    """Finds the secant, on lines through theta, whose stretch most exceeds the one that derivatives explain.
 
     Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
     that is shorter than a secant. The search does not detect jumps off the lines.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      directions: (n, p) the directions of the lines. A direction of length 0 counts as stretch 1.
+      directions: (n, p) the lines' directions, of any length. Length 0 counts as stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -391,7 +391,7 @@ def worst_on_lines(
     gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # If the derivative at theta does not explain every secant, we also use the derivatives along secants.
+    # If `line.derivative` does not explain every secant, we also measure derivatives along the secants.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -406,17 +406,17 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by derivatives of the step along each secant, (n, 2 reach) for n lines."""
+    """Returns the largest stretch by a derivative along each secant, (n, 2 reach) for n lines."""
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # A window has the derivatives along a secant, including both ends.
+    # A window contains the derivatives along one secant, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how far the secants' stretch exceeds the stretch that derivatives allow, else at most 0."""
+    """Returns the secants' stretch minus the largest stretch that derivatives allow; above 0 for a jump."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

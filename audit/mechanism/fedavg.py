@@ -7,8 +7,8 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from the key fold_in(run_key, t). The noise uses it as in DP-SGD. The count's noise
-and the clients' shuffles fold in further constants.
+The draws of round t come from the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD.
+The count's noise and the clients' shuffles fold a constant into it.
 """
 
 import math
@@ -39,7 +39,8 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# Folded into a round's key. They exceed any p, since the noise uses this key with the counters below p.
+# We fold these numbers into a round's key. They exceed any p, since the noise uses the key with the counters
+# below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) that a run's round keeps
@@ -71,7 +72,7 @@ class FedAvg(NamedTuple):
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
-      most_examples: the largest number of examples of a client.
+      most_examples: the largest client's number of examples.
       block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.
@@ -108,12 +109,12 @@ class Sums(NamedTuple):
 
 
 def mechanism(choices: FedAvg) -> Mechanism:
-    """Returns DP-FedAvg under the contract of `audit.mechanism.base`.
+    """Returns DP-FedAvg as a `Mechanism` (`audit.mechanism.base`).
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries are updates of clients, so they must
-    not be `Examples`.
+    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries are client updates, so they must not
+    be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -130,13 +131,13 @@ def mechanism(choices: FedAvg) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        """Takes the rounds of a schedule."""
+        """Takes the rounds of a schedule. `state.optimizer` is a `Server`."""
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            norm = hyper.clipping_norm * state.optimizer.scale
+            norm = hyper.clipping_norm * state.optimizer.scale  # C_t
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             step = state.step
             joining = canaries.joining(step, run_key)
@@ -182,7 +183,8 @@ def _update_server(
 ) -> State:
     """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm.
 
-    `norm` is C_t, and `key` is the round's key. Returns the state before the next round.
+    `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
+    next round.
     """
     own: Federated = hyper.own
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
@@ -216,20 +218,19 @@ def cohort_sums(
     If `choices.spreads`, each device trains some of the clients.
 
     Args:
-      choices, own: the settings and hyperparameters of DP-FedAvg.
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       norm: C_t, the clipping norm.
       cohort: the indices of the clients, (W,), padded with ABSENT.
-      key: the key of the round.
+      key: the round's key.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Adds the clipped updates of a block of b clients, some of them ABSENT, to the sums."""
+        """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # All clients of a block take the number of steps of the largest one.
+        # All clients of a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
         train = partial(
@@ -238,7 +239,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # An infinite update would be clipped to 0 and pass unnoticed, so we turn its norm into NaN.
+        # Clipping would silently turn an update into 0 if its squared norm overflows, so we use NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
@@ -256,7 +257,7 @@ def cohort_sums(
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     """Returns the clients of a cohort (W,) that this device trains, in n blocks of shape (n, choices.block).
 
-    ABSENT fills up the blocks. Blocks are smaller than choices.block if the device has fewer clients.
+    We pad blocks with ABSENT. If the device has fewer clients than choices.block, the block is smaller.
     """
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
@@ -265,7 +266,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     missing = per_device * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
     by_device = padded.reshape(per_device, devices)
-    # The largest clients come first. To balance the work, every other row is dealt in reverse.
+    # Cohorts list the largest clients first. To balance the work, we reverse every other row.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
     device = jax.lax.axis_index(STEP_AXIS) if choices.spreads else 0
@@ -281,14 +282,14 @@ def _local_update(
     rate: Scalar,
     shuffles: Array,
 ) -> Array:
-    """Returns a client's update, shape (p,): theta minus the model after local SGD; 0 for an absent client.
+    """Returns a client's update (p,): theta minus the model after local SGD; zeros for an absent client.
 
     Args:
-      choices, theta, data: the settings, the model before the round, (p,), and the data of `mechanism`.
+      theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
-      steps: the number of SGD steps, at least those of this client. Further steps have no effect.
+      steps: the number of SGD steps, at least those that this client needs. Further steps have no effect.
       rate: the learning rate.
-      shuffles: the key of the clients' shuffles in this round.
+      shuffles: the round's key for the clients' shuffles.
     """
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
@@ -298,7 +299,7 @@ def _local_update(
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # Steps after the last epoch and places after the client's last example have weight 0 in the loss.
+        # Steps after the last epoch, and places after the client's last example, have no weight in the loss.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         has_weight = (places < count) & (i < choices.epochs * per_epoch)
@@ -307,7 +308,7 @@ def _local_update(
         rows = starts[client] + jnp.where(has_weight, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
-            """Returns the mean loss of the places with weight; 0 if there are none."""
+            """Returns the mean loss over places with weight; 0 if no place has weight."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(has_weight, losses, 0.0))
@@ -337,6 +338,6 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # 2 exceeds any uniform draw, so positions without an example come last.
+    # 2 exceeds any uniform draw, so positions without an example are sorted to the end.
     sort_keys = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(sort_keys, axis=1)

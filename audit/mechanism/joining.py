@@ -1,6 +1,6 @@
 """Draws which canaries join each step of a run: functions of the type `audit.mechanism.base.Join`.
 
-They depend only on the run's key and the step, so chunks and segments do not change the draws.
+Draws depend only on the run's key and the step, not on chunks or segments.
 """
 
 import functools
@@ -13,7 +13,8 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# Folded into a step's key. They exceed any p, since the noise uses this key with the counters below p.
+# We fold these numbers into a step's key. They exceed any p, since the step's noise uses the key with the
+# counters below p.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
@@ -35,13 +36,13 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 
-    If `shuffles`, each step has the same number of slots, every canary gets its own random slot, and some
+    If `shuffles`, all steps have the same number of slots, and each canary gets its own random slot. Some
     slots may stay empty. Otherwise each canary joins a uniformly random step, independently of the others
     (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries join a step, of shape (K,): 1 for a canary that is in and joins, else 0."""
+        """Returns an array (K,): 1 for a canary that is in and joins the step, else 0."""
         # All steps of an epoch use the same key, so they draw the same places: the canaries' steps.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)

@@ -12,9 +12,9 @@ paper, Equation 2).
     book_keeping            dense, narrow         no                  one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 adds 0. C = inf does not clip. A NaN gradient makes the sum NaN. In tests, the sums agree
-within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This requires JAX's matmul
-precision "float32", which is not the default on GPUs.
+A gradient of norm 0 adds 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests, strategies
+agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This requires JAX's
+matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
@@ -34,9 +34,9 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# Avoids division by a squared norm of 0. Its square root is far below the norms that we support.
+# The smallest squared norm that we divide by. Its square root is far below the norms that we support.
 _TINY = 1e-30
-# Up to this number of multiply-adds for an example, we write a product out as a sum.
+# Up to this number of terms per example, we write out products and sums as additions.
 _UNROLLED = 32
 
 
@@ -57,14 +57,14 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along `changes`.
 
-    We define it by hand, because JAX's derivative of `rsqrt` is infinite at 0 and would give NaN. `values`
-    and `changes` are pairs (squared norm, C).
+    JAX's own derivative would be NaN at 0, where the derivative of `rsqrt` is infinite. `values` and
+    `changes` are pairs (squared norm, C).
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # An unclipped gradient may have norm 0. Its derivative is 0, so any divisor will do.
+    # An unclipped gradient may have norm 0. Its scale has derivative 0, so any divisor will do.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
     # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
@@ -75,7 +75,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector * min(1, C / ||vector||) for a vector of shape (p,) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first. Otherwise squares might overflow or vanish in float32.
+    We divide by the largest entry first, since squares might overflow or underflow in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -89,7 +89,7 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        separated = separate(theta, batch)  # for a limitation of JAX
+        separated = separate(theta, batch)  # works around a limitation of JAX
         gradients = compute_gradients(theta, separated)
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)
@@ -101,13 +101,12 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
 
-    This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, with models under `vmap`, JAX
-    cannot take per-example gradients of convolution kernels for features that all models share. If the
-    features seem to depend on theta, `vmap` makes a copy for each model. XLA removes the selection from the
-    compiled program.
+    This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, JAX cannot take per-example
+    gradients of convolution kernels if callers `vmap` over thetas that share features. If the features seem
+    to depend on theta, `vmap` copies them for each theta. XLA removes the selection from the program.
     """
     features, labels = batch
-    # True unless theta is NaN. Both branches give the features.
+    # True unless theta[0] is NaN. Both branches return the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels
 
@@ -117,13 +116,13 @@ def book_keeping(
 ) -> ClippedSum:
     """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
 
-    A dense layer's gradient for one example is the outer product of its input a (with a 1 for the bias) and
-    its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, "Efficient
-    Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is a single product of the inputs
-    and the output gradients, scaled by min(1, C / norm). Examples are columns, which fill vector registers
-    even if layers are narrow.
+    A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
+    bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015,
+    "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is a single product of
+    the inputs and the output gradients, which are scaled by min(1, C / norm). Examples are columns, which
+    fill vector registers even if layers are narrow.
 
-    A function between the layers that is not elementwise would mix examples and make the sum wrong. Compare a
+    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. Compare a
     module's sum with that of `per_example` first.
 
     Args:
@@ -139,7 +138,7 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        We add zeros, the "taps" (outputs, B), to every dense layer's output.
+        We add zeros, the "taps" (outputs, B), to every dense layer's output, to get the gradient there.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -149,14 +148,11 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # The layers with an input that all models of an ensemble share.
+        # Layers whose input is the features. If callers `vmap` over thetas, all thetas share this input.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the summed loss, each layer's input by its path); fills `reads_features`.
-
-            The gradient at a tap is the gradient at its dense layer's output.
-            """
+            """Returns (the summed loss, each layer's input by its path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's output plus its tap, its input), or None for another layer.
@@ -171,7 +167,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses written-out sums with later operations, but not a call of a matrix product.
+                # XLA fuses written-out sums with later operations, but not a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -185,9 +181,9 @@ def book_keeping(
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
-            gradient_squares = _row_sum(gradients[path] ** 2)
-            input_squares = _row_sum(inputs[path] ** 2)
-            # The kernel's gradient is the outer product with the input, and the bias's with 1.
+            gradient_squares = _sum_rows(gradients[path] ** 2)
+            input_squares = _sum_rows(inputs[path] ** 2)
+            # The gradient is the outer product with the input for the kernel, and with 1 for the bias.
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
@@ -195,8 +191,8 @@ def book_keeping(
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in reads_features:
-                # One product gives both sums, with a row of ones as the bias's input. In other layers, the
-                # concatenation would copy the inputs of every model.
+                # One product gives both sums, with a row of ones as the bias's input. In other layers, this
+                # concatenation would copy the inputs for every theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -219,8 +215,7 @@ def apply(
     """Applies a module to x, with layers that a clipping strategy computes.
 
     Args:
-      module, params, x: the module, its parameters and its input.
-      compute: (a layer, its input) -> (its output, the strategy's notes for its backward pass); None to let
+      compute: (layer, its input) -> (its output, the strategy's notes for the backward pass), or None to let
         Flax compute the layer.
 
     Returns:
@@ -232,7 +227,7 @@ def apply(
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Replaces each call of a module's method. Flax passes the method and its arguments."""
+        """Intercepts each call of a module's method. Flax passes the method and its arguments."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with further arguments, such as a normalisation's mask.
@@ -271,7 +266,7 @@ def _small_product(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T (outputs, inputs) @ columns (inputs, B), with each output row written out as a sum."""
     rows = []
     for weights in kernel.T:
-        rows.append(_row_sum(weights[:, None] * columns))
+        rows.append(_sum_rows(weights[:, None] * columns))
     return jnp.stack(rows)
 
 
@@ -283,8 +278,7 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at the kernel and at the columns, from `gradients` (outputs, B) at the product.
 
-    We define it by hand, because JAX's derivative of the written-out sums would pad the gradient of each
-    slice.
+    JAX's own derivative of the written-out sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -293,8 +287,8 @@ def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tup
 _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
-def _row_sum(rows: Array) -> Array:
-    """Returns the sum, of shape (B,), of rows of shape (n, B).
+def _sum_rows(rows: Array) -> Array:
+    """Returns the sum over rows (n, B), of shape (B,).
 
     Up to _UNROLLED rows are written out as row + row + ..., which XLA computes in vector registers.
     """

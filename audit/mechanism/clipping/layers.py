@@ -1,11 +1,11 @@
-"""The norms and weighted sums of per-example gradients of single layers, from one backward pass.
+"""The norms and weighted sums of a single layer's per-example gradients, from one backward pass.
 
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
 A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
 convolution are its patches; a dense layer has one vector. They are rows (L, K) if the channels are last, and
-columns (K, L) if they are first, so we never transpose patches. From the columns a (B, K, L) and the output
-gradients g (B, O, L), or from rows, we compute one of
+columns (K, L) if channels are first, so we never transpose patches. From the columns a (B, K, L) and the
+output gradients g (B, O, L), or from rows, we compute one of
 
     if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
@@ -15,9 +15,6 @@ The first and last forms compute ghost norms, without per-example gradients (Goo
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
 4). We choose the form with the fewest multiply-adds for each layer: mixed ghost clipping (Bu, Mao and Xu,
 2022, arXiv 2205.10683).
-
-The gradient of a normalisation's scale is sum_l g_l x_l, for normalised inputs x. The gradient of a bias is
-sum_l g_l.
 """
 
 from collections.abc import Callable
@@ -50,7 +47,7 @@ class Measure(NamedTuple):
 
     Attributes:
       squares: the squared norms of the gradients, (B,).
-      contract: scales (B,) -> the sum of the scaled gradients, or its `Factors`.
+      contract: scales (B,) -> the sum of the scaled gradients, for a kernel (K, O) or as `Factors`.
     """
 
     squares: Array
@@ -66,7 +63,7 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: True if the layer's channels are last, False if they are first.
+      channels_last: True if channels are last, False if they are first.
     """
 
     output: Array
@@ -104,21 +101,21 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         rows = patches.reshape(-1, patches.shape[-1])
         return Call(output, rows, channels_last=True)
 
-    # The output of such a module is kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x) with
-    # channels first. The kernel is reshaped to (K, O). Each of the L columns of unfold(x), (K, L), has the
-    # inputs of one output place. fold(kernel, gradient, x) is the gradient at x, given the gradient
-    # (..., O, L) at the product.
+    # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
+    # output_shape(x) with channels first. The kernel is reshaped to (K, O). Each of the L columns of
+    # unfold(x), (K, L), has the inputs for one output place. fold(kernel, gradient, x) is the gradient at x,
+    # given the gradient (..., O, L) at the product.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
-        # Without the barrier, a GPU would write the bias to memory once for each place.
+        # Without this barrier, a GPU would write the bias to memory once for each place.
         product = jax.lax.optimization_barrier(product)
         output = product + bias[:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
-    # Its parameters must vary along the last axis only, and it must not average over devices.
+    # The layer's parameters must vary only along the last axis, and it must not average over devices.
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and is_last and layer.axis_name is None:
         # The scale's gradient needs the normalised inputs. A copy of the layer without parameters, detached
@@ -136,7 +133,7 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
     """Measures the gradients of B examples at a layer's parameters; returns a `Measure` by parameter name.
 
     Args:
-      names: the names of the parameters, among "bias", "scale" and "kernel".
+      names: the parameters' names, among "bias", "scale" and "kernel".
       calls: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
@@ -158,8 +155,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with our own derivatives.
 
     The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
-    examples, this is a batched product with contiguous rows. JAX's default, one large product, would first
-    copy the columns into another order. With this rule, JAX can differentiate the product only under `vmap`.
+    examples, we compute a batched product with contiguous rows. JAX's default, one large product, would first
+    copy the columns into another order. With our rule, JAX can differentiate the product only under `vmap`.
     """
 
     @jax.custom_vjp
@@ -186,9 +183,9 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Computes the product under `vmap`, whose mapped axis comes first in the batched factors."""
+        """Computes the product under `vmap`; the mapped axis comes first in the batched factors."""
         kernel_is_batched, *_ = are_batched
-        if not kernel_is_batched:
+        if not kernel_is_batched:  # `batched` accepts columns with further leading axes
             return batched(*factors), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
@@ -197,7 +194,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients of a bias or a scale, (B, n): squared norms and the weighted sum."""
+    """Measures per-example gradients (B, n) at a bias or a scale."""
     squares = jnp.sum(by_example**2, axis=1)
     return Measure(squares, lambda scales: scales @ by_example)
 
@@ -205,15 +202,12 @@ def _measure_vectors(by_example: Array) -> Measure:
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the gradients of B examples at a kernel, in the form that takes the fewest multiply-adds.
 
-    Forming an example's gradient takes L K O multiply-adds, and the Gram form takes L^2 (K + O).
+    Forming an example's gradient takes L K O multiply-adds, and the Gram form (module's docstring) takes
+    L^2 (K + O).
 
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
       gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
-
-    Returns:
-      The squared norms (B,), and a function that maps scales (B,) to the sum of the scaled gradients, as an
-      array (K, O) or as `Factors`.
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. In this order,
     # forming the gradients copies the least memory.
@@ -265,7 +259,7 @@ def _is_plain(layer: nn.Conv, x: Array) -> bool:
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Returns the patches of an image (H, W, C) that a convolution multiplies by its kernel, (H', W', K)."""
+    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies by its kernel."""
     window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
@@ -278,7 +272,7 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides
-    # For each pixel (i, j) of the window, the image at that pixel as the window moves, (H', W', C).
+    # For each pixel (i, j) of the window, the image values there as the window moves, (H', W', C).
     shifted = []
     for i, j in np.ndindex(*window):
         rows = x[i : i + height : down]

@@ -1,8 +1,8 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. `layers` computes each layer's norms. We store only a single block, which fits
-into a processor's cache, and the factors of dense kernels' sums (`Factors`).
+of clipped gradients from them. `layers` computes each layer's norms. We store the results of only one block
+at a time, which fit into a processor's cache, and the factors of dense kernels' sums (`Factors`).
 """
 
 import math
@@ -28,8 +28,9 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The maximum bytes that a model's layers store for a block: on a CPU, the fastest of 0.6 to 2.5 MiB for four
-# ConvNets. For many parameters, it is a multiple of their bytes, since every block reads and writes them.
+# The number of bytes that a model's layers may store for a block: on a CPU, the fastest of 0.6 to 2.5 MiB for
+# four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every block reads and
+# writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
@@ -58,7 +59,7 @@ def unfolded_book_keeping(
         """Returns the batch's clipped sum, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # The calls for one example give the layers' output shapes and the number of examples in a block.
+        # One example's calls determine the layers' output shapes and the number of examples in a block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
@@ -69,8 +70,8 @@ def unfolded_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to the totals, by parameter; returns the factors of the other sums.
 
-            Adding kernels' sums would read and write whole kernels in every block. If a sum has factors, we
-            stack the factors of all blocks and multiply them at the end.
+            Adding kernels' sums would read and write whole kernels in every block. So `scan` stacks the
+            factors of all blocks, and we multiply them at the end.
             """
             _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
@@ -106,7 +107,7 @@ def _count_bytes(tree: Any) -> int:
 
 
 def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
-    """Cuts a batch into n blocks of b <= max_examples, (n, b, ...). Padding in the last has weight 0."""
+    """Cuts a batch into n blocks of b <= max_examples, (n, b, ...). Padding in the last one has weight 0."""
     features, labels = batch
     count = len(labels)
     blocks = math.ceil(count / max_examples)
@@ -128,10 +129,7 @@ def _measure_block(
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
-        """Returns (the summed loss of the block's examples, each layer's calls by its path).
-
-        The taps are zeros, as in `_apply`.
-        """
+        """Returns (the block's summed loss, each layer's calls by its path), adding taps as in `_apply`."""
         logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
