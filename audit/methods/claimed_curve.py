@@ -42,7 +42,7 @@ THRESHOLDS = np.append(NEAR, FAR)
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
 MIN_FIRST = 200  # canaries in the first run, for bets on its p-values
-FIRST_STAKE = 0.7  # the fraction of each component's capital that is staked on these bets
+FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95
 # A grid of rates for these bets, in ascending order.
