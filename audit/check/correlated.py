@@ -1,7 +1,7 @@
-"""Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests for white noise.
+"""Checks a matrix mechanism's noise over many steps: undoes the strategy, and tests for white noise.
 
-With the mechanism's strategy matrix S (T, T), the noise N (T, d) of T steps becomes S N / (eta sigma C / B),
-whose entries are independent standard normal numbers. A single step cannot reveal a lost state or another
+For the mechanism's strategy matrix S (T, T) and the noise N (T, d) of T steps, the entries of S N divided by
+eta sigma C / B are independent standard normal numbers. A single step cannot reveal a lost state or another
 strategy.
 """
 
@@ -27,8 +27,8 @@ class _Tested(NamedTuple):
     """A test of the noise of T steps.
 
     Attributes:
-      ratio: the standard deviation of the noise, divided by the stated one.
-      p_value: the p-value of the hypothesis that different steps are independent.
+      ratio: the standard deviation of the noise, divided by the stated standard deviation.
+      p_value: the p-value of a test of the hypothesis that different steps are independent.
       correlations: (T, T) the correlations between steps, with a diagonal of zeros.
     """
 
@@ -59,7 +59,7 @@ def check_noise(
         gradients by eta / B.
 
     Returns:
-      A report on the size of the noise and on correlations between steps, with the bugs.
+      A report on the size of the noise and on correlations between steps, with the bugs found.
 
     Raises:
       InputError: `draw` fails or does not give a finite matrix, or a number is out of range.
@@ -102,7 +102,10 @@ def _test_steps(noise: Array) -> _Tested:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise (T, d) in stated deviations. Correlated steps explain a wrong size."""
+    """Returns the report on noise (T, d), in stated deviations.
+
+    If steps are correlated, a wrong size is not reported as a second bug.
+    """
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
     steps, size = noise.shape
@@ -117,7 +120,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         why = ""
         norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
         if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
-            why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
+            why = f" The first column of S has norm {norm:.4g}: was S scaled so that it has norm 1?"
         wrong_size = CheckFinding(
             "size",
             name,
@@ -140,10 +143,10 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 def _explain_correlations(
     strategy: Strategy, noise: Array, whitened: _Tested
 ) -> tuple[str, str, str]:
-    """Returns the cause of correlated steps: its name, its meaning and a fix.
+    """Returns the name, the meaning and a fix of the bug that explains correlated steps.
 
-    If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one.
-    We undo the strategy separately before and after this step. The steps are then independent, or two of them
+    A mechanism that lost its state restarted at the first step that is correlated with an earlier step. We
+    undo the strategy separately before and from this step. The steps are then independent, or two of them
     share their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
@@ -157,10 +160,10 @@ def _explain_correlations(
     # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)  # leaves a step before the restart
+    restart = max(int(np.argmax(is_correlated)), 1)  # at least one step comes before
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _test_steps(np.concatenate(parts))
-    # Of a step before the restart and one after it.
+    # Between the steps before the restart and those after it.
     across = np.abs(joined.correlations[:restart, restart:])
     first, second = np.unravel_index(np.argmax(across), across.shape)
     if across[first, second] > 0.9:
@@ -173,8 +176,8 @@ def _explain_correlations(
     if joined.p_value > LEVEL:
         return (
             f"the noise's state is lost at step {restart + 1}",
-            "The noise before this step and the noise after it are each as stated, but not correlated with "
-            "each other as the strategy requires: the accountant's sensitivity does not apply.",
+            "The noise before this step and the noise from this step on are each as stated, but not "
+            "correlated as the strategy requires: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return (

@@ -148,7 +148,7 @@ def test_batches_may_be_columns():
 
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
-    assert "a rate 2.5% off would be seen with probability 0.9" in text
+    assert "a rate 2.5% off would be detected with probability 0.9" in text
 
 
 class TestLoaders:
