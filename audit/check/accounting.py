@@ -41,10 +41,7 @@ def check_accounting(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       steps: the number of training steps.
       sampling_rate: the probability that a step uses an example.
-      examples: the size of the data set, to judge delta; None if it is unknown.
-
-    Returns:
-      A report with a table of checks, and the bugs.
+      examples: the size of the data set, to judge delta, if it is known.
 
     Raises:
       InputError: a number is out of range.

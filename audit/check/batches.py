@@ -43,11 +43,11 @@ _LOG_CERTAIN = math.log(1e-9)
 
 
 class _DrawnBatches(NamedTuple):
-    """The drawn batches, and the sampling rate that the accountant assumes.
+    """The drawn batches and the assumed sampling rate.
 
     Attributes:
       passes: the batches by pass.
-      batches: the example indices of each batch, over all passes.
+      batches: the example indices of each batch, in all passes.
       sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
@@ -71,7 +71,7 @@ def check_batches(
     *,
     assumed: str = POISSON,
 ) -> CheckReport:
-    """Checks whether a loader draws batches with the sampler and the rate that the accountant assumes.
+    """Checks whether a loader draws batches with the sampler and rate that the accountant assumes.
 
     Args:
       draw: a torch or Opacus loader with a batch sampler that gives the indices; a batch sampler; an iterable
@@ -83,9 +83,6 @@ def check_batches(
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
         "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each
         example is put into a random batch of each pass), or "cyclic" (the same batches in every pass).
-
-    Returns:
-      A report with a table of checks, and the bugs.
 
     Raises:
       InputError: `draw` does not give batches, or a number is out of range.
@@ -126,9 +123,9 @@ def check_batches(
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
 
-    The tests need 320 batches, and enough to measure the rate with a relative standard error of 0.5%.
+    The tests need 320 batches. To measure the rate with a relative standard error of 0.5%, the batches must
+    have 40,000 (1 - rate) examples in total, because their total is binomial.
     """
-    # The total size is binomial with this relative error if it is 40,000 (1 - rate).
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -207,7 +204,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # For unrecognised batches, the rejected tests of Poisson sampling are findings already.
+    # The rejected tests of Poisson sampling already are findings on unrecognised batches.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
@@ -233,8 +230,8 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, for an accountant that assumes other batches.
 
-    Their measurements stay. The mean size is compared with the stated one instead, and fixed-size batches
-    must still use all examples equally often.
+    Measurements stay. The stated rate may now differ by 1%, and fixed-size batches must still use all
+    examples equally often.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
     mean = drawn.sizes.mean()
@@ -327,8 +324,8 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_spread(counts: Any, law: Any) -> float:
     """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
-    The scaled sum of squares is treated as chi-square. Its degrees of freedom match the variance of the sum,
-    which depends on the law's kurtosis.
+    The scaled sum of squares is treated as chi-square, with degrees of freedom that match its variance, which
+    depends on the law's kurtosis.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)

@@ -198,8 +198,8 @@ def _is_clipped_by_number(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    We use the example with the most such layers. Returns "" if there are fewer than `least`, or if any
-    example moves a layer by more than C.
+    It is the example with the most such layers. Returns "" if there are fewer than `least`, or if any example
+    moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
@@ -213,9 +213,8 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    the layers. In the other layers together, at least two examples must reach the norm `least`, which shows
-    that these layers are clipped.
+    We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
+    layers. In the other layers, two examples must reach the norm `least`, as if these layers are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -252,15 +251,15 @@ def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
     The result is false if noise does not repeat. If all seeds give the same step, an empty batch shows
-    whether it has noise. If the step rejects an empty batch, we use the batch with every example four times:
-    for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    whether it has noise. If the step rejects an empty batch, we use each example four times instead: for the
+    sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
     repeats = noise.count_repeats(m.drawn)
     if np.any(m.drawn.given.values):
         return repeats and ("several seeds", repeats, len(draws))
-    constant = np.zeros(1)  # the part of the step that is not due to examples
+    constant = np.zeros(1)  # the part of the step without gradients
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
@@ -279,11 +278,10 @@ def _find_silent(m: Measured) -> str:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
-    """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and a sigma.
+    """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and sigma.
 
-    The deviation covers the layers with a rejected test, or all trained layers if there are none. All layers
-    have at least the noise of the returned sigma. Returns () if the deviation is not wrong, or if another bug
-    explains it.
+    The deviation is that of the layers with a rejected test, or else of all trained layers. Sigma is that of
+    the layer with the least noise. Returns () if the deviation is right, or if another bug explains it.
     """
     given = m.drawn.given
     # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
@@ -315,7 +313,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
     """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
 
-    We only compare the batches of the report row `row`. Returns () if their noise does not differ.
+    Only compares batches of the report row `row`. Returns () if their noise does not differ.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -332,7 +330,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
             fix = (
                 "add noise even if the batch is empty and the sum is zero: no step may reveal that"
             )
-        elif abs(ratio * size - 1) < 0.15:  # the noise is about 1 / size times as large
+        elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
             name = "normalised by the batch's actual size"
             fix = "divide by the stated batch size, a constant, not by the number of examples"
         return name, batch, ratio, fix
@@ -515,7 +513,7 @@ CAUSES = [
         _fit_deviation,
         "It is {1}",
         "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
-        "state a noise multiplier that all layers reach, about {2:.3g}",
+        "state the noise multiplier that all layers reach, about {2:.3g}",
     ),
     *(
         Cause(

@@ -46,7 +46,7 @@ def check_noise(
     learning_rate: float = 1.0,
     batch_size: float = 1.0,
 ) -> CheckReport:
-    """Checks whether the noise of T steps follows the strategy of a matrix mechanism.
+    """Checks whether the noise of T steps has the size and the correlations of a matrix mechanism.
 
     Args:
       draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on an empty
@@ -57,9 +57,6 @@ def check_noise(
       noise_multiplier: sigma, the standard deviation of the raw noise divided by C, if S is not scaled.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
-
-    Returns:
-      A report on the size of the noise and on correlations between steps, with the bugs found.
 
     Raises:
       InputError: `draw` fails or does not give a finite matrix, or a number is out of range.
@@ -104,7 +101,7 @@ def _test_steps(noise: Array) -> _Tested:
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on noise (T, d), in stated deviations.
 
-    If steps are correlated, a wrong size is not reported as a second bug.
+    Correlated steps explain a wrong size, which is then not reported.
     """
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
@@ -120,7 +117,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         why = ""
         norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
         if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
-            why = f" The first column of S has norm {norm:.4g}: was S scaled so that it has norm 1?"
+            why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
         wrong_size = CheckFinding(
             "size",
             name,
@@ -146,8 +143,8 @@ def _explain_correlations(
     """Returns the name, the meaning and a fix of the bug that explains correlated steps.
 
     A mechanism that lost its state restarted at the first step that is correlated with an earlier step. We
-    undo the strategy separately before and from this step. The steps are then independent, or two of them
-    share their noise. `whitened` is the test after undoing the strategy for all steps together.
+    undo the strategy separately before and from this step. Steps are then independent, or two of them share
+    their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:

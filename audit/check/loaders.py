@@ -40,7 +40,7 @@ def make_draw(loader: Any) -> Draw:
         iterable over batches of indices that can be iterated more than once.
 
     Raises:
-      InputError: the loader is neither callable nor iterable, or can only be iterated once.
+      InputError: the loader is not callable or iterable, or can only be iterated once.
     """
     if not isinstance(loader, Iterable):
         require(
@@ -64,7 +64,7 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
     Sets the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
     """
-    # A torch batch sampler wraps the sampler of single examples, which may be the one with `set_epoch`.
+    # A torch batch sampler wraps the sampler of single examples, which may have `set_epoch`.
     for part in (loader, sampler, getattr(sampler, "sampler", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if callable(set_epoch):
@@ -89,7 +89,7 @@ def _is_single(given: Any) -> bool:
     if not len(given):
         return hasattr(given, "dtype")  # an empty array is a batch, an empty list a pass
     is_column = getattr(given, "shape", ())[1:] == (1,)  # as from np.argwhere
-    # An index is an int or an array without axes. A batch is an array, or a list without `ndim`.
+    # An index is an int or an array without axes, and a batch is an array or a list.
     return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
@@ -108,8 +108,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of `call`, which calls the user's function `draw`.
 
-    Raises InputError if the function fails or exits. The message has `where`, such as " with seed 0", after
-    the word "failed".
+    Raises InputError if the function fails or exits; `where`, such as " with seed 0", completes the message.
     """
     try:
         return call()

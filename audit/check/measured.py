@@ -26,7 +26,7 @@ class Phrases(NamedTuple):
       gradient: how to return the private gradient.
       clip: how to clip an example's whole gradient.
       generator: how to create a random generator from a seed.
-      random: a question about causes of a random effect of an example, such as dropout.
+      random: what may make the effect of an example random, such as dropout.
     """
 
     gradient: str
@@ -67,8 +67,8 @@ class Measured(NamedTuple):
       movement_obstacle: the reason why movements do not show sensitivity; "" if they do.
       noise_obstacle: the reason why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
-      interaction: the movement caused by two parts of a batch together minus the sum of their separate
-        movements, or the reason why it is unknown.
+      interaction: two parts' joint movement minus the sum of their separate movements, or the reason why it
+        is unknown.
       rejected: the names of the rejected noise tests, by report row.
     """
 
@@ -98,8 +98,8 @@ class Measured(NamedTuple):
     def replays_like_noise(self) -> bool:
         """True if two calls with the same seed differ like two draws of the noise.
 
-        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and the standard
-        deviation of its norm is about sigma. We test at level 0.001: 3.3 standard deviations.
+        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
+        standard deviation sigma. We test at level 0.001: 3.3 standard deviations.
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
@@ -200,9 +200,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If the noise differs only at larger batches, the cause may be an operation after the noise that only
-    changes large sums, such as a projection. The seed then changes an example's effect at these batches, but
-    not at the given batch. We omit the tests, since the noise may be correct.
+    If the noise differs only on larger batches, the cause may be an operation after the noise that only
+    changes large sums, such as a projection. The seed then changes an example's effect on these batches, but
+    not on the given batch. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]

@@ -30,8 +30,7 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      by_row: how far the step moves if one of two very different examples replaces the other in a row, by
-        row index.
+      by_row: how far the step moves if two very different examples are exchanged in a row, by row index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
@@ -101,8 +100,8 @@ class TriedExamples:
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
         if not self.refusal or not self.finite:
             return largest
-        # With the replaced row's contribution at the origin, the other contributions are twice the movements.
-        # The columns of R in a QR decomposition have the same distances in fewer coordinates.
+        # The replaced row's contribution is the origin, so the others are twice the movements. A QR
+        # decomposition's factor R has the same distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
@@ -183,7 +182,7 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step if they are added to its batch or replace rows.
+    """Measures how far extreme examples move a step if they join its batch or replace rows.
 
     If the step rejects or ignores an additional row, each example replaces the first row instead. The
     duration of a step in `seconds` limits the number of rows to try.
@@ -267,8 +266,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """
     columns = list(tried.examples.values())
     if not tried.refusal:
-        # The first part has an odd length. A step that clips examples in pairs then combines an example from
-        # each part.
+        # The first part has an odd length, so a step that clips pairs of examples forms one across parts.
         half = (len(columns) // 2) | 1
         parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]

@@ -33,7 +33,7 @@ CLAMPED_SUM = "at ends of the sum"
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # a smaller deviation, in stated deviations, counts as no noise
 _MIN_TIES = 30  # this many ties beyond chance show repeated values
-# If a larger share of the ties that another batch adds is with the given batch, the sum is on the grid.
+# The sum is on the grid if the given batch shares more of the ties that another batch adds.
 _MAX_SHARED = 0.15
 
 
@@ -103,7 +103,7 @@ class DrawnNoise(NamedTuple):
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise at the given batch by group, of shape (n, p) for n seeds and p parameters.
 
-        One group has all parameters with noise. The others have those of a layer, if it has at least two.
+        The groups are all parameters with noise, and those in each layer that has at least two.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -140,18 +140,17 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
     `seeds` is the number of seeds for the given batch. If it is None, we use the number that the tests need,
-    and that 20 seconds allow if a step takes `seconds`. Raises RefusedError if the step fails on the given
-    batch.
+    or that 20 seconds allow if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
-    # Each seed gives a parameter one degree of freedom. We want 320 for each layer and 20,000 in total, from
-    # 64 to 2,000 seeds. We use fewer seeds, but at least 12, if these take longer than 20 seconds.
+    # Each seed gives a parameter one degree of freedom. We want 320 for each layer and 20,000 in total, with
+    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out parameters with coarse rounding, which the tests would detect: a deviation must have 32
-    # floating-point spacings. We use the spacing at a distance of six deviations, because selecting by drawn
+    # We leave out parameters with fewer than 32 floating-point spacings per deviation, since the tests would
+    # detect the rounding. We use the spacing at a distance of six deviations, because selecting by drawn
     # values would remove the noise's tails. Noise that is much larger than stated allows coarser rounding;
-    # the largest difference between two draws is up to ten deviations.
+    # two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
@@ -162,8 +161,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, like step numbers. The first depends on the step, because with fixed seeds, a
-    # chance correlation between a generator's draws would fail every step.
+    # The seeds are consecutive, like step numbers. The first depends on the step: with fixed seeds, a chance
+    # correlation in a generator would fail every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
@@ -325,7 +324,7 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
     Args:
       distribution: the null distribution, from scipy.stats.
-      above: the statistics for the upper tail, or their smallest possible values if rounding may change them.
+      above: the statistics for the upper tail; with rounding, their smallest possible values.
       below: the statistics for the lower tail, or their largest possible values; None if equal to `above`.
     """
     if below is None:
@@ -360,8 +359,8 @@ def find_ties(drawn: DrawnNoise) -> str:
     expected = np.sum(rates) * math.comb(seeds, 2)
     # Consecutive ties belong to one value that several draws share.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    # Clamped noise has some draws at the ends, but noise with two values has all draws there. By chance, a
-    # Poisson number of ties exceeds three times its mean plus 4 with a probability below 1e-4.
+    # Clamped noise has few draws at the ends, but noise with two values has all draws there. A Poisson number
+    # of ties exceeds three times its mean plus 4 with a probability below 1e-4.
     is_clamped = 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count
     kind = GRID
     if is_clamped:
@@ -371,8 +370,8 @@ def find_ties(drawn: DrawnNoise) -> str:
     elif num_values < 1.5 * size:  # about one tied value for each parameter, not two
         kind = AT_ONE
 
-    # Draws with another batch add ties among themselves, and shared ties with the given batch. If there is no
-    # other batch, we compare the draws with themselves, as if the sum is rounded or clamped, not the noise.
+    # Draws with another batch add ties among themselves, and shared ties with the given batch. Without
+    # another batch, draws share all ties with themselves: we assume that the sum is rounded or clamped.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
     shared = added - np.count_nonzero(_mark_ties(other, tolerances))

@@ -1,7 +1,7 @@
 """Tests whether the order of examples is uniform, and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. We ignore the order within a batch, and treat omitted examples as one more batch.
+the observed sizes. We ignore the order within a batch, and treat omitted examples as another batch.
 """
 
 import math
@@ -100,10 +100,10 @@ def examine_pairs(
     """Tests the two examples that occur together most often, with a union bound over all pairs.
 
     Args:
-      together: (n, n) how often two examples occur together.
+      together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability that two examples occur together in a group, under the null hypothesis.
-      groups: what the groups are: "batches" or "passes".
+      rate: the probability of this in a group, under the null hypothesis.
+      groups: what the groups are, "batches" or "passes".
       count: the number of groups.
     """
     pairs = np.triu(together, 1)
@@ -157,8 +157,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch: the pair that is together most often, and all pairs.
 
     Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs multiplies the
-    centered x of two passes, and sums over pairs of passes and pairs among about 1,500 examples. We scale it
-    to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
+    centered x of two passes, and sums over pairs of passes and of about 1,500 examples. It is scaled to the
+    mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))

@@ -1,8 +1,4 @@
-"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors.
-
-Movements are in units of eta C / B (learning rate, clipping norm, batch size), the largest movement that an
-example may cause.
-"""
+"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors."""
 
 import copy
 import functools
@@ -84,7 +80,7 @@ class StepProbe:
       settings: the stated numbers.
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
-      sizes, dimensions: (layers,) each layer's number of parameters and number of axes.
+      sizes, dimensions: (layers,) each layer's numbers of parameters and axes.
       library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.

@@ -205,7 +205,7 @@ def make_report(
         bugs += bugs_of_row
         names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
         if rejected[row] and not names:
-            # A bug is reported in a single row, but tests in other rows may reject because of it.
+            # A bug is reported in one row, but may cause rejections in others.
             names = ["not as expected: see the findings below"]
         result = PASSED
         if names:

@@ -40,9 +40,7 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether a step of DP-SGD clips, adds noise and averages correctly.
-
-    The check does not train a model or require JAX.
+    """Checks whether a step of DP-SGD clips, adds noise and averages correctly, without training a model.
 
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
@@ -58,23 +56,16 @@ def check_step(
       **options: `seeds`, the number of noise draws (by default, the number that the tests need, if 20 seconds
         suffice); and `tell`, a function to call with progress lines.
 
-    Returns:
-      A report with a table of checks, and the bugs.
-
     Raises:
       InputError: an argument has the wrong form or is out of range, or `step` fails on the given batch.
       TypeError: an option is unknown.
 
     >>> import numpy as np
-    >>> def step(w, batch, seed):
-    ...     x, y = batch
-    ...     gradients = (1 / (1 + np.exp(-x @ w)) - y)[:, None] * x
-    ...     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-    ...     clipped = gradients / np.maximum(1, norms)
-    ...     noise = 1.1 * np.random.default_rng(seed).normal(size=w.shape)
+    >>> def step(w, batch, seed):  # the loss x @ w of an example x has gradient x
+    ...     clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
+    ...     noise = 1.1 * np.random.default_rng(seed).normal(size=8)
     ...     return w - 0.5 * (clipped.sum(axis=0) + noise) / 32
-    >>> rng = np.random.default_rng(0)
-    >>> batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+    >>> batch = np.random.default_rng(0).normal(size=(32, 8))
     >>> stated = dict(clipping_norm=1.0, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
     >>> audit.check_step(step, np.zeros(8), batch, **stated).passed
     True
@@ -135,9 +126,9 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
-    # Layer norms are NaN if an example gives NaN or infinity. `fmax` ignores NaN unless all are.
+    # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
     peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
-    dead = names[is_trained & ~(peaks > 0)]  # also if the peak is NaN
+    dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "

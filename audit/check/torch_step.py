@@ -71,7 +71,7 @@ class TorchStep:
         Args:
           params: the parameters before the step, by name.
           batch: the arguments of `train_batch`.
-          seed: the seed of the global torch generator.
+          seed: the global seed of torch.
           clipping_norm: another clipping norm for an Opacus optimizer, or None.
 
         Raises:
@@ -100,7 +100,7 @@ class TorchStep:
             f"`train_batch` takes {len(self._steps)} private steps for one batch: account for each of them, "
             "or accumulate the gradients and step once",
         )
-        # All calls start from the same buffers, so a buffer that differs between calls depends on the data.
+        # All calls start from the same buffers, so a difference is due to the data.
         for name, buffer in self._model.named_buffers():
             first = self._first_values.setdefault(name, buffer.clone())
             if buffer.is_floating_point() and not torch.equal(buffer, first):
@@ -112,8 +112,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes the state that a failed call may leave in an Opacus module and optimizer.
 
     Activations, use counters, per-example gradients and parts of an unfinished batch would make the next call
-    fail or take a different step. We use `vars` because PEFT modules forward other accesses to attributes to
-    the module that they wrap.
+    fail or take a different step. We use `vars` because PEFT modules forward `getattr` to wrapped modules.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):

@@ -74,7 +74,7 @@ def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
     monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
     training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
     report = audit.check_accounting(0.20942, DELTA, **training)
-    assert report.verdict.startswith("INCOMPLETE") and "too close to it to judge" in flatten(report)
+    assert report.verdict.startswith("INCOMPLETE") and "too close to judge" in flatten(report)
 
 
 @pytest.mark.slow
