@@ -31,7 +31,7 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Compares the claimed epsilon of DP-SGD with Poisson batches to that of dp-accounting.
+    """Compares a claimed epsilon for DP-SGD with Poisson batches to dp-accounting's epsilon.
 
     Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2%,
     because accountants differ by this much. For batches that are not Poisson, see `audit.sampler_claims`.
@@ -83,7 +83,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon. The check could not be tried if no grid decides whether it is too low."""
+    """Checks a claimed epsilon; counts as not tried if no grid decides whether the claim is too low."""
     least, accounted = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"

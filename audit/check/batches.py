@@ -38,8 +38,7 @@ UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-# Batches of a kind that Poisson sampling produces with a lower probability are not Poisson.
-_LOG_CERTAIN = math.log(1e-9)
+_LOG_CERTAIN = math.log(1e-9)  # less likely batches are not Poisson
 
 
 class _DrawnBatches(NamedTuple):
@@ -114,7 +113,7 @@ def check_batches(
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:  # examples come again later in a pass
+        if not order.is_once:  # examples are repeated later in a pass
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
@@ -174,7 +173,7 @@ def _is_repeated(indices: Integers) -> bool:
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
     """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
 
-    `order` is the test of the order in which shuffled and similar batches use examples, otherwise None.
+    `order` is the result of the order test, or None if it does not apply.
     """
     rows = {
         "indices": _check_indices(drawn, kind),
@@ -211,14 +210,15 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         if kind == CYCLIC:
             why = " They are the same in every pass."
             rows.pop("together", None)  # the examples of each batch are always drawn together
-        other_kind = CheckFinding(
-            "every example",
-            f"{title} batches, not {_TITLES[assumed]}",
-            f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
-            f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
-            "(audit.sampler_claims) prints their epsilon",
+        findings.append(
+            CheckFinding(
+                "every example",
+                f"{title} batches, not {_TITLES[assumed]}",
+                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
+                f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
+                "(audit.sampler_claims) prints their epsilon",
+            )
         )
-        findings.append(other_kind)
         # The kind of batches explains rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
@@ -228,10 +228,10 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, for an accountant that assumes other batches.
+    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes other batches.
 
-    Measurements stay. The stated rate may now differ by 1%, and fixed-size batches must still use all
-    examples equally often.
+    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
+    equally often.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
     mean = drawn.sizes.mean()
@@ -342,14 +342,14 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     batches = len(members)
     unequal = CheckFinding(
         "every example",
-        "examples that come unequally often",
+        "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
     pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, "batches", batches)
     together = CheckFinding(
         "together",
-        "examples that come together",
+        "examples that are drawn together",
         pairs.sentence,
         "sample every example independently: look for groups, buckets or blocks that are drawn as one",
     )
@@ -396,7 +396,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
         bugs.append(
             CheckFinding(
                 "indices",
-                "a batch that comes again",
+                "a repeated batch",
                 f"{repeated} of {batches} batches have exactly the examples of another batch.",
                 "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )

@@ -170,7 +170,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best explanation, and all, of the norm to which examples are clipped; or a false value."""
+    """Returns the best explanation of the observed clipping norm, and all of them; or a false value."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -264,7 +264,7 @@ def _find_repeats(m: Measured) -> Any:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # Noise has a largest draw of this size, in stated deviations.
+    # The largest draw of plausible noise, in stated deviations.
     is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 

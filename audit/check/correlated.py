@@ -111,20 +111,22 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     findings = []
     level = LEVEL / 2  # Bonferroni, for two tests
     if whitened.p_value <= level:
-        correlated = CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
-        findings.append(correlated)
+        findings.append(
+            CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
+        )
     elif p_size <= level:
         why = ""
         norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
         if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
             why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
-        wrong_size = CheckFinding(
-            "size",
-            name,
-            f"Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B.{why}",
-            "state the deviation of the raw noise for S as it is, without scaling its columns",
+        findings.append(
+            CheckFinding(
+                "size",
+                name,
+                f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.{why}",
+                "state the deviation of the raw noise for S as it is, without scaling its columns",
+            )
         )
-        findings.append(wrong_size)
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)", p_values={"chi-square": p_size}
@@ -140,10 +142,10 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 def _explain_correlations(
     strategy: Strategy, noise: Array, whitened: _Tested
 ) -> tuple[str, str, str]:
-    """Returns the name, the meaning and a fix of the bug that explains correlated steps.
+    """Returns the name, meaning and fix of the bug that explains correlated steps.
 
-    A mechanism that lost its state restarted at the first step that is correlated with an earlier step. We
-    undo the strategy separately before and from this step. Steps are then independent, or two of them share
+    A mechanism that lost its state restarted at the first step that is correlated with an earlier step. If we
+    undo the strategy separately before this step and from it on, steps are independent, or two of them share
     their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)

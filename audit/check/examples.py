@@ -46,7 +46,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of `rows` in which each example, a batch of one row, replaces the row of its key."""
+    """Returns a copy of `rows` in which `examples`, batches of one row keyed by row index, replace rows."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -73,8 +73,8 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the batch's first and last example with their own and with other labels, each with its features
-    scaled by several factors.
+    They are the first and the last example with their own and with other labels, and with features scaled by
+    several factors.
     """
     # Keyed by content to omit equal examples, which several factors may give if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}

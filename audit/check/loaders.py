@@ -36,8 +36,7 @@ def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
-      loader: such a function; a torch or Opacus loader with a batch sampler that gives the indices; or an
-        iterable over batches of indices that can be iterated more than once.
+      loader: such a function, or a loader or an iterable as in `check_batches`.
 
     Raises:
       InputError: the loader is not callable or iterable, or can only be iterated once.

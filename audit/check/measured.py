@@ -23,9 +23,7 @@ class Phrases(NamedTuple):
     """Parts of messages, in the terms of the step's array library.
 
     Attributes:
-      gradient: how to return the private gradient.
-      clip: how to clip an example's whole gradient.
-      generator: how to create a random generator from a seed.
+      gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
       random: what may make the effect of an example random, such as dropout.
     """
 
@@ -67,8 +65,8 @@ class Measured(NamedTuple):
       movement_obstacle: the reason why movements do not show sensitivity; "" if they do.
       noise_obstacle: the reason why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
-      interaction: two parts' joint movement minus the sum of their separate movements, or the reason why it
-        is unknown.
+      interaction: the joint movement of two parts of a batch minus the sum of their separate movements, or
+        the reason why it is unknown.
       rejected: the names of the rejected noise tests, by report row.
     """
 
@@ -161,10 +159,10 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
         m = m._replace(interaction=_measure_interaction(m))
-    if not noise_obstacle:
-        p_values = _test_noise(m, effect)
-        m = m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
-    return m
+    if noise_obstacle:
+        return m
+    p_values = _test_noise(m, effect)
+    return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
@@ -218,8 +216,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
 
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is more
-    noise than stated, and has no effect in a batch of one row.
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is
+    larger than stated, and has no effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False

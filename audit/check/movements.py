@@ -237,13 +237,13 @@ def _measure_each(
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
-    """Measures two parts' joint movement minus the sum of their separate movements.
+    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
     The noise cancels. In a correct step, the difference is 0 up to rounding.
 
     Returns:
-      The result that exceeds its tolerance most, among several choices of parts of the batch; or the step's
-      last error if it rejects all of them.
+      The difference that exceeds its tolerance most, among several choices of the parts; or the step's last
+      error if it rejects all of them.
     """
     measured = []
     reason = tried.refusal
@@ -307,6 +307,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             return unknown
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
+            # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second
             products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer

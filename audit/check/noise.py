@@ -68,15 +68,15 @@ class StepNoise(NamedTuple):
 
 
 class DrawnNoise(NamedTuple):
-    """The noise at the given batch and at other batches, in the same k parameters.
+    """The noise on the given batch and on other batches, in the same k parameters.
 
     Attributes:
       probe: the step.
       layer: (k,) the layer index of each parameter.
       rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
         deviations.
-      given: the noise at the given batch.
-      others: the noise at other batches, by name.
+      given: the noise on the given batch.
+      others: the noise on other batches, by name.
       refused: the step's error for each batch that it rejects, by name.
     """
 
@@ -97,11 +97,11 @@ class DrawnNoise(NamedTuple):
 
     @property
     def has_noise(self) -> Mask:
-        """(k,) True for parameters with noise at the given batch."""
+        """(k,) True for parameters with noise on the given batch."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise at the given batch by group, of shape (n, p) for n seeds and p parameters.
+        """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
 
         The groups are all parameters with noise, and those in each layer that has at least two.
         """
@@ -127,7 +127,7 @@ class DrawnNoise(NamedTuple):
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches by name on which the noise must have the same deviation as on the batch `rows`."""
+    """Returns batches, by name, on which the noise must have the same deviation as on `rows`."""
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),

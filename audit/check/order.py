@@ -26,7 +26,7 @@ class OrderTest(NamedTuple):
       is_once: True if each pass uses an example at most once.
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are the same.
-      is_even: True if no batch has more examples than the data set's examples divided by `batches`.
+      is_even: True if no batch is larger than the number of examples over the number of batches.
       p_value: the p-value of a uniform order, from all tests together (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -51,14 +51,9 @@ class Observation(NamedTuple):
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
     """Tests whether examples come in a uniform order, redrawn in every pass.
 
-    Args:
-      draw: a function from a seed to the batches of a pass.
-      examples: the size of the data set.
-      batches: the number of batches to read per pass, at least 2.
-      sizes_vary: True to test whether each example is in an independent, random batch (balls in bins).
-
-    Raises:
-      InputError: `draw` fails, or does not return indices of the data set.
+    Reads at most `batches` batches per pass, at least 2, of a data set with `examples` examples. If
+    `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
+    InputError if `draw` fails or does not return indices of the data set.
     """
     # With `least` passes, an example that is always in the same batch has p-value 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
@@ -79,7 +74,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     return OrderTest(
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
-        is_once=bool(sizes.sum() == np.sum(steps < batches)),
+        is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts an example once
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
@@ -112,7 +107,7 @@ def examine_pairs(
     law = stats.binom(count, rate)
     seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
     p_value = min(1.0, math.comb(len(examples), 2) * law.sf(most - 1))
-    return Observation(p_value, f"Examples {first} and {second} come together {seen}")
+    return Observation(p_value, f"Examples {first} and {second} are drawn together {seen}")
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
@@ -182,4 +177,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)
-    return [closest, Observation(p_value, "Some examples come together more often than others.")]
+    return [
+        closest,
+        Observation(p_value, "Some examples are drawn together more often than others."),
+    ]

@@ -80,7 +80,7 @@ class StepProbe:
       settings: the stated numbers.
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
-      sizes, dimensions: (layers,) each layer's numbers of parameters and axes.
+      sizes, dimensions: (layers,) each layer's number of parameters, and of axes.
       library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.

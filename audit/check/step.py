@@ -26,7 +26,7 @@ class StepOptions(NamedTuple):
     """The options of `check_step`."""
 
     seeds: int | None = None
-    tell: Callable[[str], object] = str  # which shows nothing
+    tell: Callable[[str], object] = str  # shows no progress
 
 
 def check_step(
@@ -46,15 +46,15 @@ def check_step(
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
         momentum. The integer `seed` determines all randomness. For other optimizers, return the private
         gradient instead of the parameters, with learning_rate=1.
-      params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
+      params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step gets
         copies.
-      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The check
-        also tries the first and the last example with scaled features.
+      batch: the same, with one row per example; labels last. The check also tries the first and the last
+        example with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws (by default, the number that the tests need, if 20 seconds
-        suffice); and `tell`, a function to call with progress lines.
+      **options: `seeds`, the number of noise draws (by default, the number that the tests need, within 20
+        seconds); and `tell`, a function to call with progress lines.
 
     Raises:
       InputError: an argument has the wrong form or is out of range, or `step` fails on the given batch.

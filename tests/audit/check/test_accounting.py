@@ -89,7 +89,11 @@ def test_the_largest_losses_have_a_grid():
     [
         (0.06, "passed", "is 0.06 / n for 60,000 examples"),
         (0.6, "passed", "is 0.6 / n for 60,000 examples; 1e-06 or less is advised"),
-        (1, "failed", "is 1 / n for 60,000 examples: publishing one whole example would satisfy it"),
+        (
+            1,
+            "failed",
+            "is 1 / n for 60,000 examples: publishing one whole example would satisfy it",
+        ),
     ],
 )
 def test_delta_is_told_with_the_number_of_examples(released, result, text):
