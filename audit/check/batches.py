@@ -107,7 +107,7 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        batches = max(2, count_batches(rate))  # about an epoch of longer passes
+        batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
         if drawn.are_whole:
             batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
@@ -122,8 +122,8 @@ def check_batches(
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
 
-    The tests need 320 batches. To measure the rate with a relative standard error of 0.5%, the batches must
-    have 40,000 (1 - rate) examples in total, because their total is binomial.
+    The tests need 320 batches. The rate has a relative standard error of 0.5% if the total size, which is
+    binomial, is 40,000 (1 - rate).
     """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
@@ -150,7 +150,6 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     is_once = True
     log_once = 0.0  # log of the probability that Poisson batches have no example twice in an epoch
     for drawn_pass in drawn.passes:
-        # A pass may be longer than an epoch.
         batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
@@ -188,7 +187,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-        if not order.repeats:
+        if not order.repeats:  # otherwise, the batches are cyclic
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
@@ -203,7 +202,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # The rejected tests of Poisson sampling already are findings on unrecognised batches.
+    # If batches are unrecognised, the rejected tests of Poisson sampling are findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
@@ -389,7 +388,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # Two batches agree on an example if both or neither contain it. A union bound covers pairs of batches.
+    # The probability that both or neither of two batches contain an example. A union bound covers pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:

@@ -33,7 +33,7 @@ class Cause(NamedTuple):
 
     Attributes:
       symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
-      name: the name of the mistake.
+      name: its name.
       signature: a function of the measurements m that returns a false value if the mistake does not fit.
         Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
       meaning: the observation, and its effect on privacy.
@@ -134,9 +134,6 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     return sorted(errors, key=errors.__getitem__)
 
 
-# Signatures of wrong movements
-
-
 def _fit_size(m: Measured) -> tuple[Any, ...]:
     """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
@@ -154,7 +151,7 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
         factor = max(tried.reach, deviation * (1 - error))
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor, and one nearly reaches the size that the noise is for.
+    # No example exceeds the factor, and one nearly reaches the size that the noise would fit.
     agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor explains the noise, and better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
@@ -235,9 +232,6 @@ def _is_scaled_up(m: Measured) -> bool:
     """Returns True if at least four examples move the step by C or not at all, and none by less than C."""
     norms = m.tried.collect("norm")
     return bool(np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3)
-
-
-# Signatures of wrong noise
 
 
 def _find_missing(m: Measured) -> str:

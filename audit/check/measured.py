@@ -139,7 +139,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     began = time.perf_counter()
     again = probe.run(probe.rows, 0)  # compiled already, by the probe's first call
     seconds = time.perf_counter() - began
-    # A check takes about 300 steps: 50 for examples and 250 for seeds.
+    # About 50 steps for examples, and 250 for seeds.
     tell(
         f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
         "compiled)"

@@ -163,7 +163,7 @@ class TriedExamples:
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
-        """Returns the parameters (p,) after a step with each of these examples in a row of `rows`."""
+        """Returns the parameters (p,) after a step for each of these examples in the row `row` of `rows`."""
         batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
         return [self.probe.run(batch, seed) for batch in batches]
 
@@ -172,7 +172,7 @@ class SeedEffect(NamedTuple):
     """How the seed changes the effect of exchanging two examples.
 
     Attributes:
-      excess: the norm of the change minus its tolerance; positive if the change is significant.
+      excess: the norm of the change minus its tolerance: positive if significant, NaN if unknown.
       scales_noise: True if the change is a multiple of the noise in every layer, as if an example scaled the
         noise.
     """

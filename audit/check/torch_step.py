@@ -46,8 +46,7 @@ class TorchStep:
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model
-        named = model.named_parameters()
-        self._trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.params = {name: p.detach().clone() for name, p in self._trained.items()}
         require(
             self.params, "`model` has no parameter that requires a gradient: give the trained model"
