@@ -16,8 +16,8 @@ from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the largest relative difference between accountants
-_PASSING = 1 - _CLOSE  # the least claim that passes, divided by epsilon
-_LEAST_RATE = 1e-9  # one example per batch, in the largest data set that we allow
+_PASSING = 1 - _CLOSE  # the smallest claim that passes, divided by epsilon
+_LEAST_RATE = 1e-9  # one example per batch from 10^9 examples, the most that we allow
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
 _MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
 
@@ -31,7 +31,7 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Compares the claimed epsilon of DP-SGD with Poisson batches to that of dp-accounting.
+    """Compares a claimed epsilon for DP-SGD with Poisson batches to dp-accounting's epsilon.
 
     Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2%,
     because accountants differ by this much. For batches that are not Poisson, see `audit.sampler_claims`.
@@ -41,10 +41,7 @@ def check_accounting(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       steps: the number of training steps.
       sampling_rate: the probability that a step uses an example.
-      examples: the size of the data set, to judge delta; None if it is unknown.
-
-    Returns:
-      A report with a table of checks, and the bugs.
+      examples: the size of the data set, to judge delta, if it is known.
 
     Raises:
       InputError: a number is out of range.
@@ -86,19 +83,20 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; if no grid decides whether it is too low, the check could not be tried."""
-    least, most = _bound_epsilon(claimed, composition, delta)
-    epsilon = at_most_digits(most)
+    """Checks a claimed epsilon; counts as not tried if no grid decides whether the claim is too low."""
+    least, accounted = _bound_epsilon(claimed, composition, delta)
+    epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"accounted": most}
+    figures = {"accounted": accounted}
     if claimed >= least:
-        is_accepted = claimed >= most * _PASSING
+        is_accepted = claimed >= accounted * _PASSING
         if not is_accepted:
-            text += f"; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
+            text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
         return CheckOutcome(text, tried=is_accepted, figures=figures)
 
-    # A mistake fits if its epsilon is within 2% of the claim, and half as far from it as the correct one.
-    close = min(0.02, (1 - claimed / most) / 2) * claimed
+    # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
+    # correct epsilon.
+    close = min(0.02, (1 - claimed / accounted) / 2) * claimed
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
     why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
@@ -116,15 +114,15 @@ def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tu
 
     A coarse grid of privacy losses makes epsilon too large, so we refine the grid if the claim is below
     epsilon. The error is proportional to the square of a small spacing, or to the square root of a large one.
-    So a grid that is 4 times finer removes at least half of it, and the remaining error is at most the
-    difference between the last two grids.
+    So a grid that is 4 times finer removes at least half of the error, and what remains is at most the
+    difference between the last two epsilons. Accounting that ignores the sampling rate uses no grid.
     """
     most = accounting.participant_upper_bound(composition, delta)
     if claimed >= most * _PASSING or not accounting.counts_sampling(composition):
         return most * _PASSING, most
     least = 0.0
     coarse = np.inf
-    # The privacy loss of one step if its sum is ten standard deviations above the mean.
+    # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
     for share in _GRIDS:
@@ -144,7 +142,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     """Yields common accounting mistakes, in words, and the epsilon that each gives."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
-    length = math.ceil(1 / rate - 1e-6)  # of a loader; 1e-6 ignores rounding
+    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -164,26 +162,26 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
-        with contextlib.suppress(InputError):  # the mistaken steps may be out of range
+        with contextlib.suppress(InputError):  # a mistaken number may be out of range
             yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
 
-    The worst mechanism with this delta releases each example with probability delta.
+    An (epsilon, delta)-private mechanism may release each example with probability delta.
     """
-    released = delta * examples
+    released = delta * examples  # their expected number
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
+    text = f"delta {delta:g} is {released:.2g} / n for {noun}; {advised} or less is advised"
     bugs = []
     if released >= 1 - 1e-9:  # at least 1, up to rounding
         bugs.append(
             CheckFinding(
                 "delta",
                 "a delta that allows anything",
-                f"delta {delta:g} is {released:.3g} / n of {noun}: publishing one whole example would "
+                f"delta {delta:g} is {released:.3g} / n for {noun}: publishing one whole example would "
                 "satisfy it.",
                 f"claim at {advised}",
             )

@@ -1,4 +1,4 @@
-"""Checks whether the sizes and members of batches are as the accountant assumes."""
+"""Checks whether batches have the sizes and the examples that the accountant assumes."""
 
 import math
 from typing import Any, NamedTuple
@@ -34,20 +34,19 @@ _TITLES = {
     BALLS_IN_BINS: "balls-in-bins",
     CYCLIC: "cyclic",
 }
-UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
+UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
 ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-# Batches less likely than this under Poisson sampling are of another kind.
-_LOG_CERTAIN = math.log(1e-9)
+_LOG_CERTAIN = math.log(1e-9)  # less likely batches are not Poisson
 
 
 class _DrawnBatches(NamedTuple):
-    """The drawn batches, and the sampling rate that the accountant assumes.
+    """The drawn batches and the assumed sampling rate.
 
     Attributes:
       passes: the batches by pass.
-      batches: the example indices of each batch, over all passes.
+      batches: the example indices of each batch, in all passes.
       sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
@@ -71,21 +70,18 @@ def check_batches(
     *,
     assumed: str = POISSON,
 ) -> CheckReport:
-    """Checks whether a loader draws batches with the sampler and the rate that the accountant assumes.
+    """Checks whether a loader draws batches with the sampler and rate that the accountant assumes.
 
     Args:
-      draw: a function from a seed to the batches of one pass over the loader, or to a single batch. A batch
-        is an array of example indices, which start at 0. The seeds are 0, 1, ...; a stateful loader may
-        ignore them. Or a torch or Opacus loader with a batch sampler that gives the indices; a batch sampler;
-        or an iterable over batches of indices, such as a loader on `range(examples)`.
+      draw: a torch or Opacus loader with a batch sampler that gives the indices; a batch sampler; an iterable
+        over batches of indices, such as a loader on `range(examples)`; or a function from a seed to the
+        batches of one pass over the loader, or to a single batch. A batch is an array of example indices,
+        which start at 0. The seeds are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
         "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each
         example is put into a random batch of each pass), or "cyclic" (the same batches in every pass).
-
-    Returns:
-      A report with a table of checks, and the bugs.
 
     Raises:
       InputError: `draw` does not give batches, or a number is out of range.
@@ -111,22 +107,24 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        batches = max(2, count_batches(rate))
+        batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
         if drawn.are_whole:
             batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:
+        if not order.is_once:  # examples are repeated later in a pass
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes with the batches that the tests need, or 2 with _MAX_BATCHES."""
-    # A total size over (1 - rate) of 40,000 gives the rate a relative standard error of 0.5%. An error of
-    # five of these, 2.5%, is detected.
+    """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
+
+    The tests need 320 batches. The rate has a relative standard error of 0.5% if the total size, which is
+    binomial, is 40,000 (1 - rate).
+    """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
@@ -144,22 +142,22 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
 def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson, otherwise UNRECOGNISED.
 
-    If no example occurs twice in a pass, the batches are shuffled, or balls in bins if their sizes vary. If
-    all sizes are equal, the batches have a fixed size. Poisson batches look like this with probability below
-    1e-9.
+    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
+    If all sizes are equal, the batches have a fixed size. Poisson batches look like this with a probability
+    below 1e-9.
     """
     sizes = drawn.sizes
     is_once = True
-    log_once = 0.0  # log of the probability that Poisson batches take no example twice in a pass
+    log_once = 0.0  # log of the probability that Poisson batches have no example twice in an epoch
     for drawn_pass in drawn.passes:
-        # A pass may go on for more than an epoch.
         batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
     if is_once and log_once < _LOG_CERTAIN:
-        # The sizes of shuffled batches are equal except for the last of a pass, or they differ by at most 1.
-        varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
-        return BALLS_IN_BINS if varies else SHUFFLED
+        # Shuffled batches that are not empty have sizes that differ by at most 1. Or all batches have the
+        # same size, except for the last of a pass, which may be empty.
+        is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
+        return SHUFFLED if is_shuffled else BALLS_IN_BINS
 
     # The probability that all Poisson batches have the size of the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
@@ -167,14 +165,14 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_repeated(indices: Integers) -> bool:
-    """Returns True if an index occurs twice."""
+    """Returns True if any index occurs twice."""
     return len(np.unique(indices)) < len(indices)
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Runs all checks of batches of the recognised and the assumed kind, and returns the report.
+    """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
 
-    `order` is None unless the batches use every example once per pass.
+    `order` is the result of the order test, or None if it does not apply.
     """
     rows = {
         "indices": _check_indices(drawn, kind),
@@ -189,7 +187,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-        if not order.repeats:
+        if not order.repeats:  # otherwise, the batches are cyclic
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
@@ -204,20 +202,22 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
+    # If batches are unrecognised, the rejected tests of Poisson sampling are findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
         if kind == CYCLIC:
             why = " They are the same in every pass."
-            rows.pop("together", None)  # examples of one batch are always drawn together
-        other_kind = CheckFinding(
-            "every example",
-            f"{title} batches, not {_TITLES[assumed]}",
-            f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
-            f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
-            "(audit.sampler_claims) prints their epsilon",
+            rows.pop("together", None)  # the examples of each batch are always drawn together
+        findings.append(
+            CheckFinding(
+                "every example",
+                f"{title} batches, not {_TITLES[assumed]}",
+                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
+                f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
+                "(audit.sampler_claims) prints their epsilon",
+            )
         )
-        findings.append(other_kind)
         # The kind of batches explains rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
@@ -227,9 +227,10 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, for an accountant that assumes other batches.
+    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes other batches.
 
-    Only the mean size and the kind remain, and the equal use of examples for fixed-size batches.
+    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
+    equally often.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
     mean = drawn.sizes.mean()
@@ -250,11 +251,11 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 
 
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests the total size of all batches at the stated rate, and describes the test's power.
+    """Tests whether the total size of all batches fits the stated rate, and describes the test's power.
 
     The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
-    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, for upper normal
-    quantiles z.
+    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z are upper
+    normal quantiles.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate
@@ -282,25 +283,26 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
         f"{why}",
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
-    text = f"{mean}, {expected:.4g} expected; a rate {visible:.2g}% off would be seen with probability 0.9"
+    power = f"a rate {visible:.2g}% off would be detected with probability 0.9"
+    text = f"{mean}, {expected:.4g} expected; {power}"
     return _describe_test(text, total.pvalue, finding)
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded.
+    """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    It uses the measured rate, so a wrong rate does not fail this test.
+    The tests use the measured rate, so a wrong rate does not fail them.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
     # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
-    cut = 2 * min(none_larger, none_smaller)
+    cut_p_value = 2 * min(none_larger, none_smaller)
     name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
     fix = _SAMPLE
-    if cut < LEVEL:
+    if cut_p_value < LEVEL:
         side = "fewer"
         edge = sizes.min()
         if none_larger < none_smaller:
@@ -313,15 +315,16 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
         )
         fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
     finding = CheckFinding("spread of sizes", name, meaning, fix)
-    p_value = min(1.0, 2 * min(cut, _test_spread(sizes, law)))
+    p_value = min(1.0, 2 * min(cut_p_value, _test_spread(sizes, law)))
     text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
 
 
 def _test_spread(counts: Any, law: Any) -> float:
-    """Returns the p-value of a test whether counts vary like draws from `law`, a distribution of scipy.stats.
+    """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
-    Their sum of squares is scaled to a chi-square variable with the variance that the law's kurtosis gives.
+    The scaled sum of squares is treated as chi-square, with degrees of freedom that match its variance, which
+    depends on the law's kurtosis.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)
@@ -330,7 +333,7 @@ def _test_spread(counts: Any, law: Any) -> float:
 
 
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
-    """Tests whether about 1,500 examples are drawn equally often, and independently of each other."""
+    """Tests whether about 1,500 examples are drawn equally often and independently of each other."""
     observed = choose_neighbours(drawn.examples)
     # (batches, observed) 1 if a batch contains the observed example; floats have fast matrix products.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
@@ -338,14 +341,14 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     batches = len(members)
     unequal = CheckFinding(
         "every example",
-        "examples that come unequally often",
+        "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
     pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, "batches", batches)
     together = CheckFinding(
         "together",
-        "examples that come together",
+        "examples that are drawn together",
         pairs.sentence,
         "sample every example independently: look for groups, buckets or blocks that are drawn as one",
     )
@@ -364,36 +367,37 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that no batch has an example twice, and that no batch repeats another.
 
-    A repeated batch is only a bug if it is very unlikely for Poisson batches, and not if batches are cyclic.
+    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never if batches are
+    cyclic.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
     if not drawn.are_whole:
-        text = f"{text}; at most {_MAX_BATCHES:,} batches are read per pass"
+        text += f"; at most {_MAX_BATCHES:,} batches are read per pass"
     bugs = []
-    repeating = sum(map(_is_repeated, drawn.batches))
-    if repeating:
+    with_copies = sum(map(_is_repeated, drawn.batches))
+    if with_copies:
         bugs.append(
             CheckFinding(
                 "indices",
                 "an example twice in a batch",
-                f"{repeating} of {batches} batches have an example twice, which then counts twice: the "
+                f"{with_copies} of {batches} batches have an example twice. It then counts twice, so the "
                 "sensitivity is 2 C or more.",
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # Two batches agree on an example if both or neither contain it. A union bound covers pairs of batches.
+    # The probability that both or neither of two batches contain an example. A union bound covers pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
         bugs.append(
             CheckFinding(
                 "indices",
-                "a batch that comes again",
+                "a repeated batch",
                 f"{repeated} of {batches} batches have exactly the examples of another batch.",
-                "draw every batch anew: look for a last batch that is repeated, padding, or a cache",
+                "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )
         )
     return CheckOutcome(text, findings=bugs)

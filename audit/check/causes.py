@@ -1,4 +1,4 @@
-"""A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
+"""A table of the mistakes that explain wrong measurements of a step, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
 are in units of eta C / B, noise in eta sigma C / B.
@@ -33,9 +33,9 @@ class Cause(NamedTuple):
 
     Attributes:
       symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
-      name: the name of the mistake.
-      signature: a function of the measurements m. It returns a false value if the mistake does not fit.
-        Otherwise it returns True, or the value or tuple of values for {0}, {1}, ... in the texts. {m} is m.
+      name: its name.
+      signature: a function of the measurements m that returns a false value if the mistake does not fit.
+        Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms that this mistake causes.
@@ -52,11 +52,11 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits."""
     done = set()  # symptoms that need no cause: absent, hidden or explained
-    if m.hides_movements:
+    if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
     if not m.tried.violations:
         done.add("excess")
-    if m.hides_noise:
+    if m.noise_obstacle:
         done |= {"noise", *OTHER_ROWS}
     for cause in CAUSES:
         fit = cause.symptom not in done and cause.signature(m)
@@ -68,7 +68,8 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             done |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity: by name, the quantity and the power.
+# Mistakes that multiply a size by a power of a quantity: by name, the quantity and the power. In names, {k}
+# is the quantity's value.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "C enters twice": ("clipping_norm", 1),
@@ -111,7 +112,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
 def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
     """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, the best fit first.
 
-    `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated one, and `tolerance` is
+    `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated size, and `tolerance` is
     the largest relative error of a fit.
     """
     stated = m.probe.settings
@@ -127,22 +128,19 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
             predicted = k**power
             # Mistakes that fit equally well, up to rounding, stay in the order of the table.
             error = round(abs(factor / predicted - 1), 3)
-            # A predicted factor near 1 is not a mistake, such as "C is left out" if C is 1.
+            # A predicted factor near 1 changes nothing, such as "C is left out" if C is 1.
             if abs(predicted - 1) > 0.02 and error < tolerance:
                 errors[name.format(k=k)] = error
     return sorted(errors, key=errors.__getitem__)
 
 
-# Signatures of wrong movements
-
-
 def _fit_size(m: Measured) -> tuple[Any, ...]:
-    """Returns the wrong factor of both movements and noise, and the mistakes that fit; () if there is none.
+    """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
     The factor is the plateau of added examples. If examples replace a row, it is their reach, or about the
-    noise's deviation if that is larger: the reach may be up to a tenth too small.
+    noise's deviation if that is larger, because the reach may be up to a tenth too small.
     """
-    if m.hides_movements or m.hides_noise or m.interacts or m.tried.tolerance > COARSE:
+    if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > COARSE:
         return ()
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -153,23 +151,23 @@ def _fit_size(m: Measured) -> tuple[Any, ...]:
         factor = max(tried.reach, deviation * (1 - error))
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor, and one nearly reaches the size that the noise is for.
+    # No example exceeds the factor, and one nearly reaches the size that the noise would fit.
     agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
-    # The factor describes the noise better than the stated size does.
+    # The factor explains the noise, and better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
         return ()
     stated = m.probe.settings
     fits = [
-        f"B = {stated.batch_size / factor:.4g} where {stated.batch_size:g} is stated",
-        f"a learning rate of {stated.learning_rate * factor:.4g} where {stated.learning_rate:g} is stated",
+        f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
+        f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
         *find_factors(m, "movements and noise", factor, _AT_C),
     ]
     return factor, "; or ".join(fits)
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best and all explanations of the norm to which examples are clipped, or a false value."""
+    """Returns the best explanation of the observed clipping norm, and all of them; or a false value."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -178,26 +176,26 @@ def _fit_plateau(m: Measured) -> Any:
 
 
 def _find_rows(m: Measured) -> str:
-    """Returns the batch rows in which examples exceed C, if other rows and added examples do not; or ""."""
-    places = m.tried.places
-    rows = [row for row in sorted(places) if not places[row].excess <= 1]
+    """Names the batch rows in which examples exceed C, if other rows and added examples do not; or ""."""
+    by_row = m.tried.by_row
+    rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     listed = ", ".join(map(str, rows[:8]))
-    text = f"{len(rows)} of {len(places)} rows tried: {listed}"
+    text = f"{len(rows)} of {len(by_row)} rows tried: {listed}"
     is_only_in_rows = len(m.tried.violations) == len(rows)
-    return text if is_only_in_rows and len(rows) < len(places) else ""
+    return text if is_only_in_rows and len(rows) < len(by_row) else ""
 
 
 def _is_clipped_by_number(m: Measured) -> bool:
-    """Returns True if the largest movement is C (to 2%) in most parameters that move, and in none larger."""
+    """Returns True if the largest movement is C (to 2%) in most moved parameters, and larger in none."""
     sizes = np.abs(m.tried.collect("vector")[0])
     sizes = sizes[sizes > 1e-3]
     return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
 
 
 def _find_separate_layers(m: Measured, least: int) -> str:
-    """Returns the names of the layers that one example moves by C.
+    """Returns the names of the layers that a single example moves by C.
 
-    It is the example with the most such layers. Returns "" if these are fewer than `least`, or if any example
+    It is the example with the most such layers. Returns "" if there are fewer than `least`, or if any example
     moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
@@ -212,8 +210,8 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    the layers. In the others, two examples must reach the norm `least`, as if these are clipped.
+    We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
+    layers. In the other layers, two examples must reach the norm `least`, as if these layers are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -224,19 +222,16 @@ def _find_left_out(m: Measured, least: float) -> str:
     for layers in candidates:
         others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
         is_within_c = others[-1] <= 1 + m.tried.tolerance
-        reaches_least = others[-2:][0] >= least  # the only example, if there is one
+        reaches_least = others[-2:][0] >= least  # the second largest norm, or the only one
         if 0 < len(layers) < count and is_within_c and reaches_least:
             return m.name_layers(layers)
     return ""
 
 
 def _is_scaled_up(m: Measured) -> bool:
-    """Returns True if at least four examples move the step by C or not at all, and none moves it by less."""
+    """Returns True if at least four examples move the step by C or not at all, and none by less than C."""
     norms = m.tried.collect("norm")
     return bool(np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3)
-
-
-# Signatures of wrong noise
 
 
 def _find_missing(m: Measured) -> str:
@@ -249,21 +244,21 @@ def _find_missing(m: Measured) -> str:
 def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is false if noise does not repeat. If all seeds give the same step, it may have no noise, which
-    an empty batch shows. If the step rejects an empty batch, we use the batch with every example four times:
-    for a sum of gradients g and noise z, the step moves by g + z and 4 g + z.
+    The result is false if noise does not repeat. If all seeds give the same step, an empty batch shows
+    whether it has noise. If the step rejects an empty batch, we use each example four times instead: for the
+    sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
     repeats = noise.count_repeats(m.drawn)
     if np.any(m.drawn.given.values):
         return repeats and ("several seeds", repeats, len(draws))
-    constant = np.zeros(1)
+    constant = np.zeros(1)  # the part of the step without gradients
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The largest draw of plausible noise.
+    # The largest draw of plausible noise, in stated deviations.
     is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
@@ -280,10 +275,10 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and sigma.
 
     The deviation is that of the layers with a rejected test, or else of all trained layers. Sigma is that of
-    the layer with the least noise. Returns () if the deviation is not wrong, or if another bug explains it.
+    the layer with the least noise. Returns () if the deviation is right, or if another bug explains it.
     """
     given = m.drawn.given
-    # The test assumes independent numbers, so shared noise may explain a rejection, but not a factor of 2.
+    # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
     is_shared = m.related and 0.5 < given.deviation < 2
     if not m.rejected["noise"] or is_shared or _fit_size(m):
         return ()
@@ -310,9 +305,9 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with other noise.
+    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
 
-    Only the batches of one report row are compared. Returns () if their noise does not differ.
+    Only compares batches of the report row `row`. Returns () if their noise does not differ.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -329,7 +324,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
             fix = (
                 "add noise even if the batch is empty and the sum is zero: no step may reveal that"
             )
-        elif abs(ratio * size - 1) < 0.15:
+        elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
             name = "normalised by the batch's actual size"
             fix = "divide by the stated batch size, a constant, not by the number of examples"
         return name, batch, ratio, fix
@@ -338,7 +333,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
 
 # The report row of each symptom that is not a row's name.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-# Mistakes in clipping: name, signature, and the text after that on the largest movement.
+# Mistakes in clipping: name, signature, and a text that follows the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "rows of the batch that are not clipped",
@@ -374,7 +369,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "gradients scaled up to C, not down",
         _is_scaled_up,
-        "Short gradients are scaled up to C, and longer ones are kept: is min used for max, or max for min?",
+        "Short gradients are scaled up to C, and longer ones are kept: are min and max exchanged?",
     ),
     (
         "no clipping of single examples",
@@ -411,8 +406,8 @@ CAUSES = [
         "replay",
         "a step that keeps state between calls",
         lambda m: not m.replays,
-        "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B, which the noise "
-        "does not explain.",
+        "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B. The noise does not "
+        "explain this.",
         "restore parameters, optimizer and generators before each call; with Adam "
         "{m.phrases.gradient}",
     ),
@@ -459,16 +454,16 @@ CAUSES = [
         "noise that is not finite",
         NOT_FINITE,
         lambda m: m.drawn and m.drawn.given.not_finite,
-        "The step gives NaN or infinity at {0:,} of {m.drawn.given.draws.shape[0]:,} seeds with the "
-        "given batch, which hides other bugs of the noise.",
+        "With the given batch, the step gives NaN or infinity for {0:,} of "
+        "{m.drawn.given.draws.shape[0]:,} seeds. This hides other bugs in the noise.",
         "look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
-        "gradients that are not finite at some seeds",
+        "gradients that are not finite for some seeds",
     ),
     Cause(
         "noise",
         "no noise in some {0}",
         _find_missing,
-        "These {0} are often the same for two seeds: they reveal the sum of gradients.",
+        "These {0} are often the same for two seeds, so they reveal the sum of gradients.",
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
         explains=OTHER_ROWS,
     ),
@@ -476,7 +471,7 @@ CAUSES = [
         "independence",
         "the same noise for {0}",
         _find_repeats,
-        "{1} of {2} seeds give exactly the noise of another: two steps reveal the gradients.",
+        "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
         "create the generator once, before training, or seed it with the step's whole seed: "
         "{m.phrases.generator}",
         explains=("noise", *OTHER_ROWS),
@@ -485,7 +480,7 @@ CAUSES = [
         "independence",
         "noise shared by several numbers",
         lambda m: "; ".join(m.related),
-        "Sums or differences of numbers have less noise than the accountant assumes, as seen in {0}.",
+        "Some sums or differences of numbers have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with another key in every layer and another generator on every "
         "worker; do not subtract the mean of the numbers",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
@@ -494,7 +489,7 @@ CAUSES = [
         "independence",
         "noise of consecutive steps is related",
         lambda m: m.rejected["independence"],
-        "Sums or differences of steps have less noise than the accountant assumes.",
+        "Some sums or differences of steps have less noise than the accountant assumes.",
         "create the generator once, or fold the step number into the key",
     ),
     Cause(
@@ -512,14 +507,14 @@ CAUSES = [
         _fit_deviation,
         "It is {1}",
         "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
-        "state the noise multiplier that all layers have, about {2:.3g}",
+        "state the noise multiplier that all layers reach, about {2:.3g}",
     ),
     *(
         Cause(
             row,
             "{0}",
             functools.partial(_find_change, row=row),
-            "The batch changes the noise: at {1} it is {2:.3g} times as large.",
+            "The batch changes the noise: with {1}, it is {2:.3g} times as large.",
             "{3}",
         )
         for row in ("noise and data", "empty batch")
@@ -528,7 +523,7 @@ CAUSES = [
         "shape",
         "noise that is clamped",
         lambda m: m.ties == AT_ENDS,
-        "Several draws agree at the largest or smallest value.",
+        "Several draws equal the largest or the smallest value.",
         "draw it with normal() and do not clamp it",
     ),
     Cause(
@@ -551,7 +546,7 @@ CAUSES = [
         "buffers",
         "{0} is released with the model and has no noise",
         lambda m: ", ".join(sorted(getattr(m.probe.step, "changed_buffers", ()))),
-        "The data change this buffer, which is neither clipped nor noised.",
+        "The data change this buffer, and it is neither clipped nor noised.",
         "switch it off (track_running_stats=False in batch norm), or compute it from public data",
     ),
 ]

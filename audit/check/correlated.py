@@ -1,7 +1,7 @@
-"""Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests for white noise.
+"""Checks a matrix mechanism's noise over many steps: undoes the strategy, and tests for white noise.
 
-With the mechanism's strategy matrix S (T, T), the noise N (T, d) of T steps becomes S N / (eta sigma C / B),
-whose entries are independent standard normal numbers. A single step cannot reveal a lost state or another
+For the mechanism's strategy matrix S (T, T) and the noise N (T, d) of T steps, the entries of S N divided by
+eta sigma C / B are independent standard normal numbers. A single step cannot reveal a lost state or another
 strategy.
 """
 
@@ -27,8 +27,8 @@ class _Tested(NamedTuple):
     """A test of the noise of T steps.
 
     Attributes:
-      ratio: the standard deviation of the noise, divided by the stated one.
-      p_value: the p-value of the hypothesis that different steps are independent.
+      ratio: the standard deviation of the noise, divided by the stated standard deviation.
+      p_value: the p-value of a test of the hypothesis that different steps are independent.
       correlations: (T, T) the correlations between steps, with a diagonal of zeros.
     """
 
@@ -46,7 +46,7 @@ def check_noise(
     learning_rate: float = 1.0,
     batch_size: float = 1.0,
 ) -> CheckReport:
-    """Checks whether the noise of T steps follows the strategy of a matrix mechanism.
+    """Checks whether the noise of T steps has the size and the correlations of a matrix mechanism.
 
     Args:
       draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on an empty
@@ -57,9 +57,6 @@ def check_noise(
       noise_multiplier: sigma, the standard deviation of the raw noise divided by C, if S is not scaled.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
-
-    Returns:
-      A report on the size of the noise and on correlations between steps, with the bugs.
 
     Raises:
       InputError: `draw` fails or does not give a finite matrix, or a number is out of range.
@@ -102,7 +99,10 @@ def _test_steps(noise: Array) -> _Tested:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise (T, d) in stated deviations. Correlated steps explain a wrong size."""
+    """Returns the report on noise (T, d), in stated deviations.
+
+    Correlated steps explain a wrong size, which is then not reported.
+    """
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
     steps, size = noise.shape
@@ -111,20 +111,22 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     findings = []
     level = LEVEL / 2  # Bonferroni, for two tests
     if whitened.p_value <= level:
-        correlated = CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
-        findings.append(correlated)
+        findings.append(
+            CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
+        )
     elif p_size <= level:
         why = ""
         norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
         if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
             why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
-        wrong_size = CheckFinding(
-            "size",
-            name,
-            f"Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B.{why}",
-            "state the deviation of the raw noise for S as it is, without scaling its columns",
+        findings.append(
+            CheckFinding(
+                "size",
+                name,
+                f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.{why}",
+                "state the deviation of the raw noise for S as it is, without scaling its columns",
+            )
         )
-        findings.append(wrong_size)
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)", p_values={"chi-square": p_size}
@@ -140,11 +142,11 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 def _explain_correlations(
     strategy: Strategy, noise: Array, whitened: _Tested
 ) -> tuple[str, str, str]:
-    """Returns the cause of correlated steps: its name, its meaning and a fix.
+    """Returns the name, meaning and fix of the bug that explains correlated steps.
 
-    If the mechanism lost its state, it restarted at the first step that is correlated with an earlier one.
-    We undo the strategy separately before and after this step. The steps are then independent, or two of them
-    share their noise. `whitened` is the test after undoing the strategy for all steps together.
+    A mechanism that lost its state restarted at the first step that is correlated with an earlier step. If we
+    undo the strategy separately before this step and from it on, steps are independent, or two of them share
+    their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:
@@ -157,10 +159,10 @@ def _explain_correlations(
     # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)  # leaves a step before the restart
+    restart = max(int(np.argmax(is_correlated)), 1)  # at least one step comes before
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _test_steps(np.concatenate(parts))
-    # Of a step before the restart and one after it.
+    # Between the steps before the restart and those after it.
     across = np.abs(joined.correlations[:restart, restart:])
     first, second = np.unravel_index(np.argmax(across), across.shape)
     if across[first, second] > 0.9:
@@ -173,8 +175,8 @@ def _explain_correlations(
     if joined.p_value > LEVEL:
         return (
             f"the noise's state is lost at step {restart + 1}",
-            "The noise before this step and the noise after it are each as stated, but not correlated with "
-            "each other as the strategy requires: the accountant's sensitivity does not apply.",
+            "The noise before this step and the noise from this step on are each as stated, but not "
+            "correlated as the strategy requires: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return (

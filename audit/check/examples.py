@@ -16,7 +16,8 @@ _IGNORED = -100  # the label that losses for language models ignore, in torch an
 def read_columns(batch: Any) -> Columns:
     """Returns NumPy copies of the arrays in a batch, each of shape (rows, ...).
 
-    Raises InputError if there are no rows, or different numbers of rows, or values that are not numbers.
+    Raises InputError if there are no rows, if arrays have different numbers of rows, or if values are not
+    numbers.
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves("batch", batch).values()))
     require(
@@ -45,7 +46,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of `rows` in which examples, batches of one row, replace the rows with these indices."""
+    """Returns a copy of `rows` in which `examples`, batches of one row keyed by row index, replace rows."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -72,8 +73,8 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the first and the last example of the batch, with their own and other labels, and all of these
-    with scaled features.
+    They are the first and the last example with their own and with other labels, and with features scaled by
+    several factors.
     """
     # Keyed by content to omit equal examples, which several factors may give if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
@@ -93,9 +94,9 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
-    """Returns labels to try instead of `label`, both of shape (1, ...), keyed by a description of the change.
+    """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
-    They are another example's label, 1,000 times the label if it is a float, and the first token only if the
+    They are another example's label; 1,000 times the label if it is a float; and only the first token, if the
     labels are padded sequences of tokens.
     """
     others = {}
@@ -114,8 +115,8 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
 def find_padding(labels: Array) -> int | None:
     """Returns the token that pads all labels to the same length; None if they do not seem to be padded.
 
-    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, it must be
-    the last two tokens of some label, and in every label it must only be followed by itself.
+    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, some label
+    must end in this token twice, and in every label, only the token itself may follow it.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None

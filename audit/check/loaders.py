@@ -10,7 +10,7 @@ import numpy as np
 from audit.check.trees import Array, Integers
 from audit.errors import InputError, describe_error, require, shown, whole_number
 
-MAX_BATCHES = 100_000  # of a pass that `claim` reads to its end
+MAX_BATCHES = 100_000  # in a pass that `claim` reads to its end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
@@ -36,11 +36,10 @@ def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
-      loader: such a function; a torch or Opacus loader with a batch sampler that gives the indices; or an
-        iterable over batches of indices that can be iterated more than once.
+      loader: such a function, or a loader or an iterable as in `check_batches`.
 
     Raises:
-      InputError: the loader is anything else.
+      InputError: the loader is not callable or iterable, or can only be iterated once.
     """
     if not isinstance(loader, Iterable):
         require(
@@ -62,9 +61,9 @@ def make_draw(loader: Any) -> Draw:
 def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     """Returns an iterator over a pass of the loader's sampler.
 
-    We set the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
+    Sets the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
     """
-    # A batch sampler of torch wraps the sampler of single examples.
+    # A torch batch sampler wraps the sampler of single examples, which may have `set_epoch`.
     for part in (loader, sampler, getattr(sampler, "sampler", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if callable(set_epoch):
@@ -73,9 +72,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns a function that draws a pass, from one that draws a pass or a single batch.
+    """Returns `draw` if it draws a pass; if it draws a single batch, a function that draws `count` of them.
 
-    A pass then has `count` single batches, with different seeds. Raises InputError if `draw` fails.
+    The batches have different seeds. Raises InputError if `draw` fails.
     """
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
@@ -83,19 +82,20 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 
 def _is_single(given: Any) -> bool:
-    """Returns True if the result of `draw` is a single batch of indices, not a pass."""
+    """Returns True if a result of `draw` is a single batch of indices, not a pass."""
     if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
         return hasattr(given, "dtype")  # an empty array is a batch, an empty list a pass
     is_column = getattr(given, "shape", ())[1:] == (1,)  # as from np.argwhere
+    # An index is an int or an array without axes, and a batch is an array or a list.
     return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
+    """Returns the number of examples: the stated number, or if it is None, the length of `loader.dataset`.
 
-    Raises InputError if the number is missing or out of range.
+    Raises InputError if neither is known, or if the number is out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -107,7 +107,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of `call`, which calls the user's function `draw`.
 
-    Raises InputError if it fails or exits, with the words `where` after "failed", such as " with seed 0".
+    Raises InputError if the function fails or exits; `where`, such as " with seed 0", completes the message.
     """
     try:
         return call()
@@ -120,8 +120,7 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     """Returns the batches that `draw` gives for a seed, at most `most` of them.
 
-    Raises InputError if `draw` fails, or does not return indices of the data set, which has this number of
-    examples.
+    Raises InputError if `draw` fails, or does not return indices from 0 to `examples` - 1.
     """
     drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
@@ -140,7 +139,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
-        # An empty list becomes an array of floats, which is a batch without examples.
+        # A batch without examples may be an empty list, which NumPy converts to floats.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
         require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")

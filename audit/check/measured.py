@@ -1,4 +1,4 @@
-"""Measures a step, for the report and the causes."""
+"""Measures a step for the report and for the causes of bugs."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from audit.check.noise import CLAMPED_SUM, CONSECUTIVE, FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
-_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far): "
+_ADAM = "this looks like Adam, or the sign of the gradient (all numbers move equally far): "
 _ALL_CLIPPED = (
     "every example tried is clipped, which hides interactions: state a larger clipping norm, or let the step "
     "take clipping_norm="
@@ -23,10 +23,8 @@ class Phrases(NamedTuple):
     """Parts of messages, in the terms of the step's array library.
 
     Attributes:
-      gradient: how to return the private gradient.
-      clip: how to clip an example's whole gradient.
-      generator: how to create a random generator from a seed.
-      random: what may make an example's effect random, such as dropout.
+      gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
+      random: what may make the effect of an example random, such as dropout.
     """
 
     gradient: str
@@ -60,16 +58,16 @@ class Measured(NamedTuple):
 
     Attributes:
       probe: the step.
-      replay: the difference of two calls with the same batch and seed.
+      replay: the difference between two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if no noise is stated.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
-      hides_movements: the reason why movements do not show sensitivity; "" if they do.
-      hides_noise: the reason why the noise cannot be tested; "" if it can.
-      p_values: the p-values of the noise tests, by row and test; empty if it cannot.
-      interaction: the movement by two parts of a batch together minus the sum of their separate movements; or
+      movement_obstacle: the reason why movements do not show sensitivity; "" if they do.
+      noise_obstacle: the reason why the noise cannot be tested; "" if it can.
+      p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
+      interaction: the joint movement of two parts of a batch minus the sum of their separate movements, or
         the reason why it is unknown.
-      rejected: the names of the rejected noise tests, by row.
+      rejected: the names of the rejected noise tests, by report row.
     """
 
     probe: StepProbe
@@ -77,8 +75,8 @@ class Measured(NamedTuple):
     tried: TriedExamples
     drawn: Any
     ties: str
-    hides_movements: str = ""
-    hides_noise: str = ""
+    movement_obstacle: str = ""
+    noise_obstacle: str = ""
     p_values: dict[str, dict[str, float]] = {}
     interaction: Any = ""
     rejected: dict[str, list[str]] = {}
@@ -90,7 +88,7 @@ class Measured(NamedTuple):
 
     @property
     def replays(self) -> bool:
-        """True if two calls with the same seed give the same parameters."""
+        """True if two calls with the same seed give the same parameters, up to rounding."""
         # The tolerance of a huge difference may be infinite.
         return self.replay.norm <= min(self.replay.tolerance, 1e100)
 
@@ -98,8 +96,8 @@ class Measured(NamedTuple):
     def replays_like_noise(self) -> bool:
         """True if two calls with the same seed differ like two draws of the noise.
 
-        The difference has standard deviation sqrt(2) sigma in each trained parameter, and its norm has one of
-        about sigma. We test at level 0.001, 3.3 standard deviations.
+        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
+        standard deviation sigma. We test at level 0.001: 3.3 standard deviations.
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
@@ -141,13 +139,13 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     began = time.perf_counter()
     again = probe.run(probe.rows, 0)  # compiled already, by the probe's first call
     seconds = time.perf_counter() - began
-    # A check takes about 300 steps: 50 for examples and 250 for seeds.
+    # About 50 steps for examples, and 250 for seeds.
     tell(
         f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
         "compiled)"
     )
     tried = movements.try_examples(probe, seconds)
-    tell(f"{len(tried.movements)} examples tried, and {len(tried.places)} rows")
+    tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
     effect = movements.measure_seed_effect(tried, probe.rows)
     drawn = None
     ties = ""
@@ -157,29 +155,29 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         ties = noise.find_ties(drawn)
     replay = probe.measure([again], [probe.base], probe.rows)
     m = Measured(probe, replay, tried, drawn, ties)
-    hides_movements, hides_noise = _find_obstacles(m, effect)
-    m = m._replace(hides_movements=hides_movements, hides_noise=hides_noise)
-    if not hides_movements:
+    movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
+    m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
+    if not movement_obstacle:
         m = m._replace(interaction=_measure_interaction(m))
-    if not hides_noise:
-        p_values = _test_noise(m, effect)
-        m = m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
-    return m
+    if noise_obstacle:
+        return m
+    p_values = _test_noise(m, effect)
+    return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns the reason why movements do not show sensitivity, and the reason why noise cannot be tested.
+    """Returns `movement_obstacle` and `noise_obstacle` (see `Measured`).
 
-    A reason is "" if there is none. `effect` is that of the seed on exchanging two examples.
+    `effect` describes how the seed changes the effect of exchanging two examples.
     """
-    hides_noise = ""
+    noise_obstacle = ""
     if not m.drawn:
-        hides_noise = "noise_multiplier=0: no noise is expected"
+        noise_obstacle = "noise_multiplier=0: no noise is expected"
     elif m.drawn.given.not_finite:
-        hides_noise = "the step is not finite at some seeds"
+        noise_obstacle = "the step is not finite for some seeds"
     elif not (m.replays or m.replays_like_noise):
-        # The state may be running means of an optimizer, which also rescale the noise.
-        hides_noise = "the step keeps state, which hides it"
+        # The state may be an optimizer's running means, which also rescale the noise.
+        noise_obstacle = "the step keeps state, which hides the noise"
     if m.replays and m.drawn and m.drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
@@ -189,20 +187,20 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
             f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
             f"{m.phrases.random}"
         )
-        return reason, hides_noise or reason
+        return reason, noise_obstacle or reason
     if m.replays and not m.tried.is_any_moved:
-        return "no example changes anything: does the step use its batch?", hides_noise
+        return "no example changes anything: does the step use its batch?", noise_obstacle
     if not m.replays or effect.excess > 0:
-        return "noise that changes with every call or with the batch hides it", hides_noise
-    return "", hides_noise
+        return "noise that changes with the call or the batch hides movements", noise_obstacle
+    return "", noise_obstacle
 
 
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If only the noise at larger batches differs, the cause may be an operation after the noise that only
-    changes large sums, such as a projection. The seed then changes an example's effect at these batches, but
-    not at the given one. We omit the tests, since the noise may be correct.
+    If the noise differs only on larger batches, the cause may be an operation after the noise that only
+    changes large sums, such as a projection. The seed then changes an example's effect on these batches, but
+    not on the given batch. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -216,10 +214,10 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 
 
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if a seed changes an example's effect by dropout or by an operation after the noise.
+    """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
 
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is more
-    noise than stated, and has no effect in a batch of one row.
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is
+    larger than stated, and has no effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False
@@ -232,7 +230,7 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 def _measure_interaction(m: Measured) -> Movement | str:
     """Measures `interaction` (see `Measured`).
 
-    If every example is clipped, which hides interactions, we use a larger clipping norm if we can.
+    Interactions are not visible if every example is clipped. We then use a larger clipping norm if we can.
     """
     norms = m.tried.collect("norm")
     is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE

@@ -16,7 +16,7 @@ from audit.check.examples import replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-COARSE = 0.05  # with a larger tolerance, a movement by C cannot be told from a smaller one
+COARSE = 0.05  # with a larger tolerance, a movement of C cannot be distinguished from a smaller one
 SAME = 3e-3  # the largest relative difference between norms that count as equal
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # of the random choice of rows
@@ -30,14 +30,14 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      places: how far the step moves if another, very different example is in this row, by row index.
+      by_row: how far the step moves if two very different examples are exchanged in a row, by row index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
     probe: StepProbe
     examples: dict[str, Columns]
     movements: dict[str, Movement]
-    places: dict[int, Movement]
+    by_row: dict[int, Movement]
     refusal: str = ""
 
     @cached_property
@@ -47,9 +47,9 @@ class TriedExamples:
 
     @cached_property
     def described(self) -> dict[str, Movement]:
-        """`movements` and `places` together, keyed by a description of the change."""
-        places = {f"two examples in place of row {row}": self.places[row] for row in self.places}
-        return self.movements | places
+        """`movements` and `by_row` together, keyed by a description of the change."""
+        rows = {f"two examples in place of row {row}": self.by_row[row] for row in self.by_row}
+        return self.movements | rows
 
     @cached_property
     def finite(self) -> dict[str, Movement]:
@@ -58,7 +58,7 @@ class TriedExamples:
         return dict(sorted(finite, key=lambda item: -item[1].norm))
 
     def collect(self, attribute: str) -> Vector:
-        """Returns an attribute of all movements in `finite`, such as "norm", as an array (examples, ...)."""
+        """Returns an attribute of the movements in `finite`, such as "norm", as an array (examples, ...)."""
         return np.array([getattr(movement, attribute) for movement in self.finite.values()])
 
     @cached_property
@@ -68,17 +68,17 @@ class TriedExamples:
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
-        """The largest movement, with a description of the change of the batch."""
+        """A description of the change that moves the step most, and the movement."""
         return max(self.described.items(), key=lambda item: item[1].norm)
 
     @cached_property
     def violations(self) -> list[str]:
-        """Descriptions of the changes that move the step by more than C plus their tolerance."""
-        return [name for name in self.described if not self.described[name].excess <= 1]
+        """Descriptions of the changes that move the step by more than C plus the movement's tolerance."""
+        return [name for name in self.described if self.described[name].excess > 1]
 
     @cached_property
     def plateau(self) -> float:
-        """The common norm of the four largest movements; 0 if there is none, or if examples replaced a row.
+        """The norm of the four largest movements; 0 if their norms differ, or if examples replaced a row.
 
         Clipping gives all large gradients the same norm, but not the differences between clipped gradients.
         """
@@ -100,8 +100,8 @@ class TriedExamples:
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
         if not self.refusal or not self.finite:
             return largest
-        # The origin is the contribution of the replaced row, and the other contributions are twice the
-        # movements. The R factor of a QR decomposition has the same distances in fewer coordinates.
+        # The replaced row's contribution is the origin, so the others are twice the movements. A QR
+        # decomposition's factor R has the same distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
@@ -118,7 +118,7 @@ class TriedExamples:
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
-        # Frozen parameters stay as they are, since some must be positive, such as variances.
+        # Frozen parameters, such as variances, stay as they are, since some must be positive.
         moves = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
             elsewhere = self.probe.change(start=self.probe.start + moves)
@@ -137,7 +137,7 @@ class TriedExamples:
         num_layers = np.sum(is_trained)
         if self.refusal or num_layers < 2 or len(self.finite) < 4:
             return False
-        # (examples, trained layers) the norms in shares of C; each column is sorted.
+        # (examples, trained layers) the norms, divided by each layer's share of C; each column is sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = SAME + self.tolerance
         return bool(np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error)
@@ -146,15 +146,15 @@ class TriedExamples:
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
-        For examples that replace a row, `reach` may be 10% too small, because we try few directions.
-        Otherwise we allow errors of 1.5%.
+        If examples replace a row, `reach` may be 10% too small, because we try few directions. Otherwise, we
+        allow errors of 1.5%.
         """
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
-        """The names of two examples: the largest movement, and the movement farthest from it."""
+        """The names of the examples with the largest movement and with the movement farthest from it."""
         names = list(self.finite)
         vectors = self.collect("vector")
         farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))
@@ -163,7 +163,7 @@ class TriedExamples:
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
-        """Replaces a row of `rows` by each of these examples; returns the parameters (p,) after each step."""
+        """Returns the parameters (p,) after a step for each of these examples in the row `row` of `rows`."""
         batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
         return [self.probe.run(batch, seed) for batch in batches]
 
@@ -172,7 +172,7 @@ class SeedEffect(NamedTuple):
     """How the seed changes the effect of exchanging two examples.
 
     Attributes:
-      excess: the norm of the change minus its tolerance; positive if the change is significant.
+      excess: the norm of the change minus its tolerance: positive if significant, NaN if unknown.
       scales_noise: True if the change is a multiple of the noise in every layer, as if an example scaled the
         noise.
     """
@@ -182,10 +182,10 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step if they are added to its batch or replace rows.
+    """Measures how far extreme examples move a step if they join its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead. The time of
-    a step, `seconds`, limits the number of rows to try.
+    If the step rejects or ignores an additional row, each example replaces the first row instead. The
+    duration of a step in `seconds` limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples, is_added=True)
@@ -201,15 +201,15 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
     # Each row takes two steps, so all take about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
-    places = {}
+    by_row = {}
     for row in list(ranked)[:count]:
         try:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
-        # The difference between the two moves the sum by up to 2 C.
-        places[row] = probe.measure([second], [first], probe.rows, factor=0.5)
-    return replace(tried, places=places)
+        # Exchanging two clipped examples moves the sum by up to 2 C.
+        by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
+    return replace(tried, by_row=by_row)
 
 
 def _measure_each(
@@ -217,7 +217,7 @@ def _measure_each(
 ) -> TriedExamples:
     """Measures how far each example moves the step if it is added to the batch or replaces its first row.
 
-    In the result, `refusal` is the error for the last batch that the step rejects.
+    The result's `refusal` is the error for the last batch that the step rejects.
     """
     movements = {}
     refusal = ""
@@ -233,16 +233,16 @@ def _measure_each(
             refusal = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure([after], [probe.base], batch, factor)
-    return TriedExamples(probe, tried_examples, movements, places={}, refusal=refusal)
+    return TriedExamples(probe, tried_examples, movements, by_row={}, refusal=refusal)
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
-    """Measures the movement by two parts of a batch together minus the sum of their separate movements.
+    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the result is 0 up to rounding.
+    The noise cancels. In a correct step, the difference is 0 up to rounding.
 
     Returns:
-      The movement that exceeds its tolerance most among several ways to choose the parts; or the step's last
+      The difference that exceeds its tolerance most, among several choices of the parts; or the step's last
       error if it rejects all of them.
     """
     measured = []
@@ -260,14 +260,13 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step accepts larger batches, a part is added to the batch. Parts also replace rows: two random
+    If the step accepts larger batches, parts are added to the batch. Parts also replace rows: two random
     halves detect operations on all rows, such as a norm of the whole batch or a mean over all tokens; the
     first two rows detect operations on neighbours.
     """
     columns = list(tried.examples.values())
     if not tried.refusal:
-        # The first part has an odd length: a step that clips pairs of examples then makes a pair of one
-        # example of each part.
+        # The first part has an odd length, so a step that clips pairs of examples forms one across parts.
         half = (len(columns) // 2) | 1
         parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]
@@ -295,7 +294,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
       The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
     """
     unknown = SeedEffect(np.nan, scales_noise=False)
-    if not tried.places:  # the step does not take replaced rows, or ignores examples
+    if not tried.by_row:  # the step does not take replaced rows, or ignores examples
         return unknown
     probe = tried.probe
     names = list(tried.finite)
@@ -308,9 +307,10 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             return unknown
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
+            # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second
-            products = np.abs(probe.sum_layers(movement.vector * noise))  # of each layer
+            products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # A layer that does not change has product and length 0, and counts as parallel.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)

@@ -15,7 +15,7 @@ from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.trees import Columns, Integers, Mask, Vector
 
-# Other batches than the given one.
+# The batches to compare with the given batch.
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
@@ -32,20 +32,21 @@ CLAMPED_SUM = "at ends of the sum"
 # Rows of the report after "noise".
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # a smaller deviation, in stated deviations, counts as no noise
-_MIN_TIES = 30  # ties beyond chance that show repeated values
-_MAX_SHARED = 0.15  # of the ties that another batch adds, unless the sum is on the grid
+_MIN_TIES = 30  # this many ties beyond chance show repeated values
+# The sum is on the grid if the given batch shares more of the ties that another batch adds.
+_MAX_SHARED = 0.15
 
 
 class StepNoise(NamedTuple):
-    """Steps with n seeds at one batch, stored for k of the parameters.
+    """The noise of steps with n seeds on one batch, stored for k of the parameters.
 
     Attributes:
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
       silent: (layers,) the number of parameters that do not depend on the seed, although their rounding is
-        fine.
-      not_finite: the number of draws with NaN or infinity in any parameter.
+        fine enough to show noise.
+      not_finite: the number of seeds that give NaN or infinity in any parameter.
     """
 
     draws: Vector
@@ -62,20 +63,20 @@ class StepNoise(NamedTuple):
     @property
     def values(self) -> Vector:
         """(n, k) The draws minus their mean over seeds."""
-        noise = self.draws - self.draws[0]  # exactly 0 if all draws are equal
+        noise = self.draws - self.draws[0]  # so equal draws give exactly 0
         return np.asarray(noise - noise.mean(axis=0))
 
 
 class DrawnNoise(NamedTuple):
-    """The noise at the given batch and at other batches, in the same k parameters.
+    """The noise on the given batch and on other batches, in the same k parameters.
 
     Attributes:
       probe: the step.
       layer: (k,) the layer index of each parameter.
       rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
         deviations.
-      given: the noise at the given batch.
-      others: the noise at other batches, by name.
+      given: the noise on the given batch.
+      others: the noise on other batches, by name.
       refused: the step's error for each batch that it rejects, by name.
     """
 
@@ -90,19 +91,19 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Four spacings cover the rounding of each factor of the noise, such as sigma C, eta and 1 / B.
+        Four spacings cover the rounding of the noise's factors, such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
 
     @property
     def has_noise(self) -> Mask:
-        """(k,) True for parameters with noise at the given batch."""
+        """(k,) True for parameters with noise on the given batch."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise at the given batch by group, of shape (n, p) for n seeds and p parameters.
+        """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
 
-        The groups are all parameters with noise, and those of each layer that has at least two.
+        The groups are all parameters with noise, and those in each layer that has at least two.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -112,21 +113,21 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if parameters that move do so equally far on every batch, as in Adam's first step.
+        """Returns True if all parameters that move do so equally far on every batch, as in Adam's first step.
 
-        We ignore 5% at each end, since Adam moves a parameter less if its gradient is near 0.
+        We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # Two quantiles, of a single batch, show too little. We allow differences up to 15%.
+        # A single batch, with two quantiles, shows too little. We allow differences of up to 15%.
         return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches at which the noise must have the same deviation as at the batch `rows`, by name."""
+    """Returns batches, by name, on which the noise must have the same deviation as on `rows`."""
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
@@ -138,35 +139,36 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    The number of seeds at the given batch is `seeds`, or None for as many as the tests need and 20 seconds
-    allow if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
+    `seeds` is the number of seeds for the given batch. If it is None, we use the number that the tests need,
+    or that 20 seconds allow if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
-    # Each seed gives a parameter one degree of freedom. We want 320 for a layer and 20,000 for all layers, by
-    # 64 to 2,000 seeds in at most 20 seconds; 12 seeds are the minimum.
+    # Each seed gives a parameter one degree of freedom. We want 320 for each layer and 20,000 in total, with
+    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out parameters with coarse rounding, which the tests would detect. We use the rounding at a
-    # distance of six deviations, because selecting by drawn values would remove the noise's tails. Noise that
-    # is much larger than stated allows coarser rounding.
+    # We leave out parameters with fewer than 32 floating-point spacings per deviation, since the tests would
+    # detect the rounding. We use the spacing at a distance of six deviations, because selecting by drawn
+    # values would remove the noise's tails. Noise that is much larger than stated allows coarser rounding;
+    # two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
-    # To bound the memory, we store only the first parameters of each layer, about 60,000 in all.
+    # To bound memory, we only store the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, like step numbers. The first depends on the step: at fixed seeds, a chance
-    # correlation of a generator would fail every step.
+    # The seeds are consecutive, like step numbers. The first depends on the step: with fixed seeds, a chance
+    # correlation in a generator would fail every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # To compare noise at other batches, fewer draws suffice. They must be independent, so their seeds differ.
+    # Fewer draws suffice for the other batches. Their seeds differ, because the draws must be independent.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
@@ -182,7 +184,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _draw_at(
     probe: StepProbe, rows: Columns, seeds: range, is_fine: Mask, is_kept: Mask
 ) -> StepNoise:
-    """Takes steps at the batch `rows` with these seeds, and measures their noise.
+    """Takes steps on the batch `rows` with these seeds, and measures their noise.
 
     `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
     seed, and `is_kept` (p,) for those whose draws are stored.
@@ -207,7 +209,7 @@ def _draw_at(
 
 
 def row_of(batch: str) -> str:
-    """Returns the report row that shows the noise at this batch, one of those from `make_batches`."""
+    """Returns the report row for the noise on a batch from `make_batches`, given the batch's name."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
@@ -230,7 +232,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
 
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise (n, p) is normal, and its norm varies like that of normal noise.
+    """Tests whether a group's noise (n, p) is normal, and whether its norm varies like that of normal noise.
 
     For p independent normal numbers, the cube root of the squared norm divided by its mean is about normal
     with variance 2 / (9 p) (Wilson and Hilferty, 1931).
@@ -248,15 +250,15 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
 
 
 def _test_variance(ratio: Any, seeds: int) -> float:
-    """Returns the p-value of the ratio of a variance over seeds to its value under the null hypothesis."""
-    freedom = seeds - 2  # the numbers were centered, and divided by their deviation
+    """Returns the p-value of a variance over seeds, divided by the variance under the null hypothesis."""
+    freedom = seeds - 2  # the noise was centered, and scaled by its own deviation
     return float(compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio))
 
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests whether the noise has the stated deviation, in each trained layer and in all of them together.
+    """Tests whether the noise has the stated deviation in each trained layer and in all of them together.
 
-    The sum of squares has a chi-square distribution. Rounding may change it by the tolerance.
+    The sum of squares has a chi-square distribution. Rounding may change deviations by the tolerance.
     """
     freedom = drawn.given.freedom
     squares = drawn.given.deviations**2 * freedom
@@ -270,7 +272,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests whether the noise is equally large at another batch: an F-test per noisy layer, Bonferroni."""
+    """Tests whether noise on another batch is equally large, by F-tests of the layers (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
@@ -280,7 +282,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise (n, p) is correlated between parameters or consecutive seeds."""
+    """Tests whether a group's noise (n, p) is correlated between parameters or between consecutive seeds."""
     p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
@@ -304,7 +306,7 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
     draws increase it, whatever their positions and signs. `noise` (n, p) has variance 1 in every parameter.
     """
-    half = min(len(noise) // 2, 500)  # bounds the time
+    half = min(len(noise) // 2, 500)  # at most 500, to bound the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
@@ -322,8 +324,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
     Args:
       distribution: the null distribution, from scipy.stats.
-      above: the statistics for the upper tail; their smallest values if rounding makes them uncertain.
-      below: the statistics for the lower tail, or their largest values; None if they equal `above`.
+      above: the statistics for the upper tail; with rounding, their smallest possible values.
+      below: the statistics for the lower tail, or their largest possible values; None if equal to `above`.
     """
     if below is None:
         below = above
@@ -331,30 +333,31 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
 
 def find_ties(drawn: DrawnNoise) -> str:
-    """Finds noise that agrees (ties) at different seeds more often than chance and rounding explain.
+    """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely agrees, unlike clamped noise or noise on a grid. If the step rounds or clamps the
-    noisy sum instead, draws at another batch have the same values. Then the noise may be correct.
+    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step rounds or clamps the
+    noisy sum instead, draws with another batch have the same values. Then the noise may be correct.
 
     Returns:
-      AT_ENDS if most ties are at a parameter's smallest and largest values, as for clamped noise; AT_ONE if
+      AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as if noise is sometimes missing; GRID if they are elsewhere;
       CLAMPED_SUM if the noisy sum is clamped; otherwise "".
     """
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
     seeds, size = draws.shape
-    # Two draws tie if they are one floating-point spacing apart, not two; 1e-9 covers float64 errors.
+    # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     is_tie = _mark_ties(draws, tolerances)
     count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
     num_at_ends -= 2 * size  # the ends themselves
-    # Two draws tie by chance if their difference is within the tolerance: its density at 0 is 1 / sqrt(4 pi)
-    # over the deviation. A float32 generator repeats a number with probability 2^-22.
+    # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
+    # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
+    # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
-    # A run of neighbouring ties is one value that several draws share.
+    # Consecutive ties belong to one value that several draws share.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     # Clamped noise has few draws at the ends, but noise with two values has all draws there. A Poisson number
     # of ties exceeds three times its mean plus 4 with a probability below 1e-4.
@@ -364,11 +367,11 @@ def find_ties(drawn: DrawnNoise) -> str:
         kind = AT_ENDS
     elif count < 3 * expected + _MIN_TIES:
         return ""
-    elif num_values < 1.5 * size:  # about one value for each parameter, and not two
+    elif num_values < 1.5 * size:  # about one tied value for each parameter, not two
         kind = AT_ONE
 
-    # Draws at another batch add ties among themselves, and ties shared with the given batch. Without another
-    # batch, we assume that the sum is rounded or clamped, not the noise.
+    # Draws with another batch add ties among themselves, and shared ties with the given batch. Without
+    # another batch, draws share all ties with themselves: we assume that the sum is rounded or clamped.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
     shared = added - np.count_nonzero(_mark_ties(other, tolerances))
@@ -383,7 +386,7 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
-    """Returns how many seeds repeat another seed's noise exactly; 0 if that may be chance."""
+    """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
     # In a 16-bit type, fewer than eight numbers may all repeat by chance.
     if 0 < np.sum(np.any(values, axis=0)) < 8:

@@ -1,7 +1,7 @@
 """Tests whether the order of examples is uniform, and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. We ignore the order within a batch, and treat omitted examples as one more batch.
+the observed sizes. We ignore the order within a batch, and treat omitted examples as another batch.
 """
 
 import math
@@ -26,7 +26,7 @@ class OrderTest(NamedTuple):
       is_once: True if each pass uses an example at most once.
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are the same.
-      is_even: True if no batch is larger than the examples divided by the batches.
+      is_even: True if no batch is larger than the number of examples over the number of batches.
       p_value: the p-value of a uniform order, from all tests together (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -51,18 +51,13 @@ class Observation(NamedTuple):
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
     """Tests whether examples come in a uniform order, redrawn in every pass.
 
-    Args:
-      draw: a function from a seed to the batches of a pass.
-      examples: the size of the data set.
-      batches: the number of batches to read per pass, at least 2.
-      sizes_vary: True to test whether each example is in an independent, random batch (balls in bins).
-
-    Raises:
-      InputError: `draw` fails, or does not return indices of the data set.
+    Reads at most `batches` batches per pass, at least 2, of a data set with `examples` examples. If
+    `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
+    InputError if `draw` fails or does not return indices of the data set.
     """
-    # In `least` passes, one example that is always in the same batch has p-value 1e-6.
+    # With `least` passes, an example that is always in the same batch has p-value 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    affordable = min(4_000_000 // examples, 20_000 // batches, 64)
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # limits memory and time
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; omitted examples have the index `batches`.
@@ -79,7 +74,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     return OrderTest(
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
-        is_once=bool(sizes.sum() == np.sum(steps < batches)),
+        is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts an example once
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
@@ -100,11 +95,11 @@ def examine_pairs(
     """Tests the two examples that occur together most often, with a union bound over all pairs.
 
     Args:
-      together: (n, n) how often two examples occur together.
+      together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability of this in a batch or pass, under the null hypothesis.
-      groups: "batches" or "passes".
-      count: their number.
+      rate: the probability of this in a group, under the null hypothesis.
+      groups: what the groups are, "batches" or "passes".
+      count: the number of groups.
     """
     pairs = np.triu(together, 1)
     most = int(pairs.max())
@@ -112,14 +107,14 @@ def examine_pairs(
     law = stats.binom(count, rate)
     seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
     p_value = min(1.0, math.comb(len(examples), 2) * law.sf(most - 1))
-    return Observation(p_value, f"Examples {first} and {second} come together {seen}")
+    return Observation(p_value, f"Examples {first} and {second} are drawn together {seen}")
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     """Tests the example that is in the same batch most often, with a union bound over examples and batches.
 
     `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
-    it. `sizes` (passes, batches) has the sizes of the batches.
+    the example. `sizes` (passes, batches) has the sizes of the batches.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
@@ -134,15 +129,15 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests by chi-square whether the batch of an example depends on its place in the data."""
+    """Tests whether an example's batch depends on its place in the data, by a chi-square test."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
     # Each pass has fixed margins, which multiplies the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
-    p_value = stats.chi2.sf(statistic, max(result.dof, 1))
-    return Observation(p_value, "When an example comes depends on its place in the data.")
+    p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # a single batch gives dof 0
+    return Observation(p_value, "An example's batch depends on its place in the data.")
 
 
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
@@ -150,15 +145,15 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Observation(p_value, "Sizes vary more or less than those of balls in bins.")
+    return Observation(p_value, "Sizes vary more or less than in balls-in-bins batches.")
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch: the pair that is together most often, and all pairs.
 
-    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs sums the
-    products of centered x in two passes, over pairs of passes and pairs of about 1,500 examples. It is scaled
-    to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
+    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs multiplies the
+    centered x of two passes, and sums over pairs of passes and of about 1,500 examples. It is scaled to the
+    mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -174,7 +169,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
     if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
-    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes.
+    # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
@@ -182,4 +177,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)
-    return [closest, Observation(p_value, "Some examples come together more often than others.")]
+    return [
+        closest,
+        Observation(p_value, "Some examples are drawn together more often than others."),
+    ]

@@ -1,7 +1,4 @@
-"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors.
-
-Movements are in units of eta C / B (learning rate, clipping norm, batch size), the limit for an example.
-"""
+"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors."""
 
 import copy
 import functools
@@ -31,7 +28,7 @@ class StepSettings(NamedTuple):
         """Returns the numbers as floats; raises InputError if one is out of range or not a number."""
         for name, value in self._asdict().items():
             stated = number(name, value, float)
-            # In this range, squares of products and quotients of the four numbers do not overflow in float64.
+            # In this range, squares of the numbers' products and quotients do not overflow in float64.
             is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
             require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
         return StepSettings(*map(float, self))
@@ -51,7 +48,7 @@ class Movement(NamedTuple):
     """How far a change of the batch moves the step, in units of eta C / B.
 
     Attributes:
-      norm: the Euclidean norm over all parameters, minus the average effect of rounding.
+      norm: the Euclidean norm over all parameters, without the average effect of rounding.
       tolerance: the largest plausible effect of rounding on the norm.
       layer_norms: (layers,) the norms within each layer.
       vector: (p,) the movement of each parameter.
@@ -83,21 +80,21 @@ class StepProbe:
       settings: the stated numbers.
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
-      sizes, dimensions: (layers,) each layer's number of parameters and number of axes.
+      sizes, dimensions: (layers,) each layer's number of parameters, and of axes.
       library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
       spacings: (p,) the machine epsilon of each returned parameter's floating-point type.
-      is_trained: (p,) True for parameters that have differed from `base` after some step.
+      is_trained: (p,) True for parameters that differed from `base` after any step so far.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
-        """Runs the step once, on the given batch with seed 0.
+        """Takes a step on the given batch with seed 0.
 
         Raises:
           InputError: the parameters, the batch or the step have the wrong type, or the step does not return
-            the parameters.
+            parameters.
           RefusedError: the step fails on the given batch.
         """
         require(
@@ -133,7 +130,7 @@ class StepProbe:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
 
         Raises:
-          InputError: the step does not return the parameters.
+          InputError: the step does not return parameters.
           RefusedError: the step fails on this batch, or exits.
         """
         after = self._read_numbers(self._call(rows, seed))
@@ -152,13 +149,13 @@ class StepProbe:
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
         """Takes a step on the batch `rows`, and returns its arrays by path; raises the errors of `run`.
 
-        The step gets copies of the parameters, since it may change them in place or donate them to JAX.
+        The step gets copies of the parameters, because it may change them in place or donate them to JAX.
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
 
         def copy_leaf(name: str, leaf: Any) -> Any:
-            """Returns an array like `leaf` with the values of its layer, or a copy if it is not a layer."""
+            """Returns an array like `leaf` with the layer's values, or a copy if it is not a layer."""
             if name not in values:
                 return copy.deepcopy(leaf)
             return trees.restore(values[name].reshape(leaf.shape), leaf)
@@ -177,7 +174,7 @@ class StepProbe:
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers of a step's result as a vector (p,); raises InputError if they do not fit."""
+        """Returns the layers in `leaves` as a vector (p,); raises InputError unless all have their sizes."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
@@ -188,7 +185,7 @@ class StepProbe:
     def with_larger_norm(self) -> "StepProbe | None":
         """Returns a probe with 100 C instead of C, which also scales the noise.
 
-        Returns None if the step does not take `clipping_norm`, or ignores it.
+        Returns None if the step does not take the argument `clipping_norm`, or ignores it.
         """
         clipping_norm = 100 * self.settings.clipping_norm
         settings = self.settings._replace(clipping_norm=clipping_norm)
@@ -200,7 +197,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with some attributes replaced, such as `start`, and the `base` that they give.
+        """Returns a probe with some attributes replaced, such as `start`, and with the resulting `base`.
 
         Raises:
           RefusedError: the step fails.
@@ -222,9 +219,9 @@ class StepProbe:
           factor: the factor.
 
         Returns:
-          The movement. Its tolerance is the change of the norm if its square changes by six standard
-          deviations of the rounding error, plus a margin. If the difference is not finite, the norm is
-          infinite and the tolerance is 0.
+          The movement. Its tolerance is the change of the norm if rounding changes its square by six standard
+          deviations, plus a margin. If the difference is not finite, the norm is infinite and the tolerance
+          is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -237,19 +234,19 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        # The error depends on the true norm. For two steps, we take the measured norm, but at least C. For
-        # four steps (an interaction), we take 0, as in a correct step.
+        # The error depends on the true norm. For two steps, we use the measured norm, but at least C. For an
+        # interaction (four steps), we use 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
-        # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e, if all of v is in the
-        # parameter with the largest error.
+        # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
+        # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # A margin for other rounding, and one for the rounding of norms when the step clips.
+        # The margins cover other rounding, and the rounding of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
-        """Returns the effective spacing to which a step rounds each parameter, of shape (p,), in eta C / B.
+        """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.
 
         A step rounds the update several times, and then the updated parameters. We treat these roundings as
         independent, so the effective spacing is the root of the sum of squared spacings. Layers that do not

@@ -28,7 +28,7 @@ class Check(NamedTuple):
     Attributes:
       name: its name.
       result: PASSED, FAILED or UNTRIED.
-      seen: the names of the bugs, and the measurements or the reason why the check could not run.
+      seen: the names of the bugs, then the measurements or the reason why the check could not run.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CheckFinding(NamedTuple):
     """A bug, in words.
 
     Attributes:
-      check: the row of the report that shows it.
+      check: the name of the report row that shows it.
       name: its name.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
@@ -75,7 +75,7 @@ class FindingsError(AssertionError):
 
 
 class CheckReport(NamedTuple):
-    """The report on a step, batches, the noise of many steps or a claimed epsilon.
+    """A report on a step, batches, the noise of many steps or a claimed epsilon.
 
     `str` returns a table of the checks, followed by the bugs.
 
@@ -86,7 +86,7 @@ class CheckReport(NamedTuple):
       needed: the names of the rows that must run for the subject to pass.
       p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
-      provenance: the date, the code's location, stated numbers and versions.
+      provenance: the date, the code's location, the stated numbers and library versions.
     """
 
     subject: str
@@ -104,7 +104,7 @@ class CheckReport(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A line that begins with PASSED, FAILED or INCOMPLETE."""
+        """A line that starts with PASSED, FAILED or INCOMPLETE."""
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)
             return f"FAILED: {'; '.join(bugs)}"
@@ -187,7 +187,7 @@ def make_report(
     Args:
       subject, needed: see `CheckReport`; by default, all rows are needed.
       outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      findings: bugs to report in addition to those of the outcomes, without a test.
+      findings: bugs to report in addition to those in `outcomes`, whatever the tests show.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
@@ -199,7 +199,7 @@ def make_report(
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
         bugs_of_row = [bug for bug in given if bug.check == row]
-        # Bugs that are not statistical do not need a rejected test.
+        # The bugs of checks without statistical tests do not need a rejected test.
         if rejected[row] or not outcome.p_values:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
@@ -226,7 +226,7 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
     values = np.sort([value for tests in p_values.values() for value in tests.values()])
     # Holm divides the level by the number of tests that are not rejected yet.
     is_small = values <= LEVEL / np.arange(len(values), 0, -1)
-    num_rejected = np.argmin([*is_small, False])  # the tests before the first that is not small
+    num_rejected = np.argmin([*is_small, False])  # the number of tests before the first False
     rejected = {}
     for row, tests in p_values.items():
         rejected[row] = [test for test in tests if tests[test] in values[:num_rejected]]

@@ -26,7 +26,7 @@ class StepOptions(NamedTuple):
     """The options of `check_step`."""
 
     seeds: int | None = None
-    tell: Callable[[str], object] = str  # has no effect
+    tell: Callable[[str], object] = str  # shows no progress
 
 
 def check_step(
@@ -40,41 +40,32 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether one step of DP-SGD clips, adds noise and averages correctly.
-
-    It does not train a model or need JAX.
+    """Checks whether a step of DP-SGD clips, adds noise and averages correctly, without training a model.
 
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
         momentum. The integer `seed` determines all randomness. For other optimizers, return the private
         gradient instead of the parameters, with learning_rate=1.
-      params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
+      params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step gets
         copies.
-      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The check
-        also tries the first and the last example with scaled features.
+      batch: the same, with one row per example; labels last. The check also tries the first and the last
+        example with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws, by default as many as the tests need and 20 seconds
-        allow; and `tell`, a function to call with progress lines.
-
-    Returns:
-      A report with a table of checks, and the bugs.
+      **options: `seeds`, the number of noise draws (by default, the number that the tests need, within 20
+        seconds); and `tell`, a function to call with progress lines.
 
     Raises:
-      InputError: `step` is not such a function, or fails on the given batch.
+      InputError: an argument has the wrong form or is out of range, or `step` fails on the given batch.
       TypeError: an option is unknown.
 
     >>> import numpy as np
-    >>> def step(w, batch, seed):
-    ...     x, y = batch
-    ...     gradients = (1 / (1 + np.exp(-x @ w)) - y)[:, None] * x
-    ...     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-    ...     clipped = gradients / np.maximum(1, norms)
-    ...     noise = 1.1 * np.random.default_rng(seed).normal(size=w.shape)
+    >>> def step(w, batch, seed):  # the loss x @ w of an example x has gradient x
+    ...     clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
+    ...     noise = 1.1 * np.random.default_rng(seed).normal(size=8)
     ...     return w - 0.5 * (clipped.sum(axis=0) + noise) / 32
-    >>> rng = np.random.default_rng(0)
-    >>> batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+    >>> batch = np.random.default_rng(0).normal(size=(32, 8))
     >>> stated = dict(clipping_norm=1.0, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
     >>> audit.check_step(step, np.zeros(8), batch, **stated).passed
     True
@@ -106,19 +97,19 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
-    outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
+    outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
         replayed = f"two calls with one seed differ by {m.replay.norm:.3g} eta C / B"
     outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
-        outcomes[row] = _untried(m.hides_movements)
+        outcomes[row] = _untried(m.movement_obstacle)
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
-    if not m.hides_movements:
+    if not m.movement_obstacle:
         outcomes["sensitivity"] = _describe_sensitivity(m.tried)
         outcomes["separation"] = _describe_separation(m)
-    if not m.hides_noise:
+    if not m.noise_obstacle:
         outcomes |= _describe_noise(m)
     return make_report("step", outcomes, causes.explain(m), NEEDED)
 
@@ -131,12 +122,13 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     """Describes whether each trained layer is moved by some example.
 
-    A layer that no example moves may be correct, so this is not a finding.
+    A layer that no example moves may be correct, so it is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
+    # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
     peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
-    dead = names[is_trained & ~(peaks > 0)]
+    dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
@@ -162,16 +154,16 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
         )
         return _untried(text, movements=norms)
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
-    if tried.places:
-        text += f", also when replacing each of {len(tried.places)} rows"
+    if tried.by_row:
+        text += f", also when replacing each of {len(tried.by_row)} rows"
     return CheckOutcome(text, figures={"movements": norms})
 
 
 def _describe_rounding(tolerance: float) -> CheckOutcome:
     """Returns the outcome of a check that rounding hides."""
     return _untried(
-        f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return "
-        "the private gradient in float32, at rate 1"
+        f"rounding hides it (tolerance {tolerance:.2g} C): use float64 or a larger learning rate, or return "
+        "the private gradient in float32 with learning_rate=1"
     )
 
 
@@ -184,7 +176,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is for a difference of two steps. This movement combines four: both parts, each part and none.
+    # COARSE is for two steps. The interaction combines four: with both parts, each part and neither.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
@@ -208,7 +200,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
-    # The range of deviations that pass the test of all layers together, with a Bonferroni correction.
+    # Deviations in this range pass the test of all layers together, with a Bonferroni correction.
     freedom = np.sum(given.freedom)  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
@@ -222,7 +214,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may have no noise
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
-        text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
+        text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
     names = np.array(m.probe.layer_names)[is_measured].tolist()
     deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(

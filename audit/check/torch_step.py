@@ -15,17 +15,17 @@ class TorchStep:
 
     Check it with learning_rate=1. Every call starts from the given parameters, and from the buffers and the
     optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
-    check reports buffers that the data change, such as the running means of batch norm, because they are
+    check reports buffers that depend on the data, such as the running means of batch norm, because they are
     released with the model.
 
     Args:
       model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
       train_batch: a function that takes a training step, with the arrays of a batch as arguments:
-        `zero_grad`, `backward` and `optimizer.step`, which leaves the clipped and noisy gradient in `p.grad`.
+        `zero_grad`, `backward` and `optimizer.step`. It leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
       params: copies of the trained parameters at construction, by name.
-      changed_buffers: the names of floating-point buffers with different values after different calls.
+      changed_buffers: the names of floating-point buffers whose values depend on the data.
 
     Raises:
       InputError: the model is not a torch module, or no parameter requires a gradient.
@@ -46,8 +46,7 @@ class TorchStep:
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model
-        named = model.named_parameters()
-        self._trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.params = {name: p.detach().clone() for name, p in self._trained.items()}
         require(
             self.params, "`model` has no parameter that requires a gradient: give the trained model"
@@ -71,7 +70,7 @@ class TorchStep:
         Args:
           params: the parameters before the step, by name.
           batch: the arguments of `train_batch`.
-          seed: the seed of the global torch generator.
+          seed: the global seed of torch.
           clipping_norm: another clipping norm for an Opacus optimizer, or None.
 
         Raises:
@@ -79,7 +78,7 @@ class TorchStep:
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
-        with torch.no_grad():  # not `load_state_dict`, since a state dict has tied parameters twice
+        with torch.no_grad():  # not `load_state_dict`: a state dict has tied parameters twice
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():
@@ -100,6 +99,7 @@ class TorchStep:
             f"`train_batch` takes {len(self._steps)} private steps for one batch: account for each of them, "
             "or accumulate the gradients and step once",
         )
+        # All calls start from the same buffers, so a difference is due to the data.
         for name, buffer in self._model.named_buffers():
             first = self._first_values.setdefault(name, buffer.clone())
             if buffer.is_floating_point() and not torch.equal(buffer, first):
@@ -111,8 +111,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes the state that a failed call may leave in an Opacus module and optimizer.
 
     Activations, use counters, per-example gradients and parts of an unfinished batch would make the next call
-    fail or take a different step. We read attributes from `vars`, because modules that wrap others, as in
-    PEFT, would forward the access.
+    fail or take a different step. We use `vars` because PEFT modules forward `getattr` to wrapped modules.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):

@@ -22,8 +22,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
 
     Args:
       tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other pytrees.
-      function: a function of an array's path and the array.
-      name: the name of the tree in error messages.
+      name: the name of the whole tree in error messages.
       path: the path of this tree within the whole tree.
 
     Raises:
@@ -98,7 +97,7 @@ def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     `spacings` has the machine epsilon of each number's type. For 0, the result is half of it, as for a number
     just below 1. The true distance is much smaller.
     """
-    # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times that in
-    # [1, 2), the machine epsilon.
+    # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times the
+    # machine epsilon, which is the spacing in [1, 2).
     exponents = np.frexp(values)[1]
     return np.asarray(np.ldexp(spacings, exponents - 1))

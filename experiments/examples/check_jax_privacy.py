@@ -43,15 +43,9 @@ clipped = jax_privacy.clipped_grad(
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD, with the sensitivity that jax_privacy reports.
-
-    Args:
-      params: The layers' parameters, by name.
-      batch: Features, of shape (n, 8), and labels, of shape (n,).
-      seed: The seed of the noise.
-    """
+    """Returns the parameters after a step of DP-SGD. `batch` has features (n, 8) and labels (n,)."""
     gradients = clipped(params, *batch)  # the sum of clipped gradients, divided by the batch size
-    deviation = 1.1 * clipped.sensitivity()
+    deviation = 1.1 * clipped.sensitivity()  # sigma C / B
     keys = jax.random.split(jax.random.key(seed), len(params))  # a key for each layer's noise
     after = {}
     for key, (name, value) in zip(keys, params.items(), strict=True):

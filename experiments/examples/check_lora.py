@@ -58,12 +58,7 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Takes a step on a batch, with the mean loss over all tokens.
-
-    Args:
-      tokens: (batch, length) the tokens of the texts, without each text's last token.
-      following: (batch, length) the token that follows each of these.
-    """
+    """Takes a step with the mean loss over the `following` tokens, (batch, length) like `tokens`."""
     optimizer.zero_grad()
     logits = model(tokens).transpose(1, 2)  # (batch, TOKENS, length)
     loss = functional.cross_entropy(logits, following)

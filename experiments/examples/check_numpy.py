@@ -20,12 +20,10 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD for logistic regression, as stated above.
+    """Returns the parameters after a step of DP-SGD with the stated numbers.
 
-    Args:
-      params: The weights "w", of shape (8,), and the bias "b", of shape (1,).
-      batch: Features, of shape (n, 8), and labels, 0 or 1. n may differ from the expected batch size.
-      seed: The seed of the noise.
+    `params` has the weights (8,) and the bias (1,), and `batch` has features (n, 8) and labels 0 or 1. The
+    size n may differ from the expected batch size.
     """
     x, y = batch
     # The derivative of the loss with respect to the logit: the predicted probability minus the label.

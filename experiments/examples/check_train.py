@@ -41,8 +41,8 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 def train_epoch(batches: Any) -> None:
     """Trains on each batch of a loader.
 
-    To save memory, Opacus splits a batch into parts of at most 10 examples and computes the gradients of one
-    part at a time. The optimizer updates the model after the last part.
+    To save memory, Opacus computes the gradients of at most 10 examples at a time. The optimizer updates the
+    model after the last part of a batch.
     """
     manager = BatchMemoryManager(
         data_loader=batches,

@@ -2,8 +2,8 @@
 
 ./run.sh python experiments/examples/directions_jax_privacy.py
 
-This example requires jax_privacy: `.venv/bin/pip install jax-privacy`. Replace the model, the data and the
-loop with your own. The comment DIRECTIONS marks the lines for the audit.
+Install jax_privacy with `.venv/bin/pip install jax-privacy`. Replace the model, the data and the loop with
+your own. The comment DIRECTIONS marks the lines for the audit.
 """
 
 from typing import Any

@@ -2,9 +2,9 @@
 
 ./run.sh python experiments/examples/directions_lora.py
 
-This example requires PyTorch, Opacus, PEFT and Transformers: `.venv/bin/pip install torch opacus peft
-transformers`. The model has the size of GPT-2 and random weights, so the program does not download anything.
-For real weights, replace the two lines with REAL WEIGHTS.
+Install the requirements with `.venv/bin/pip install torch opacus peft transformers`. The model has the size
+of GPT-2 and random weights, so the program does not download anything. For real weights, replace the two
+lines with the comment REAL WEIGHTS.
 
 Every step adds 500 random directions, each of norm C, to the sum of the adapters' clipped gradients. If a
 direction is not added, its cosine with the adapters' movement has a known distribution. So one run is enough.

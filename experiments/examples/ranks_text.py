@@ -2,9 +2,9 @@
 
 ./run.sh python experiments/examples/ranks_text.py
 
-This example requires PyTorch: `.venv/bin/pip install torch`. In your own environment, install this
-repository. Canaries are lines of the training data, so the training loop does not change. Replace the model,
-the data and the loop with your own. The comment RANKS marks the lines for the audit.
+Install PyTorch with `.venv/bin/pip install torch`; in your own environment, also install this repository.
+Canaries are lines of the training data, so the training loop does not change. Replace the model, the data and
+the loop with your own. The comment RANKS marks the lines for the audit.
 """
 
 import torch
@@ -59,7 +59,7 @@ def score(model: nn.Module, digits: Tensor) -> Tensor:
 def train(texts: Tensor) -> nn.Module:
     """Returns a tiny GPT, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
 
-    Each step uses the sum of the texts' clipped gradients plus noise, which is not divided by n.
+    Each step uses the sum of the texts' clipped gradients plus noise, without dividing by n.
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:

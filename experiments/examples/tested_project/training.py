@@ -28,13 +28,9 @@ def draw_epoch(seed: int) -> list[Any]:
 
 
 def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
-    """Returns the weights, of shape (64,), after a step of DP-SGD.
+    """Returns the weights (64,) after a step of DP-SGD on features (n, 64) with labels 0 or 1.
 
-    Args:
-      weights: The weights before the step, of shape (64,).
-      batch: Features, of shape (n, 64), and labels, 0 or 1.
-      seed: The seed of the noise.
-      inserted: A gradient that an audit adds to the sum of clipped gradients, of shape (64,).
+    An audit adds the gradient `inserted` (64,) to the sum of clipped gradients.
     """
     x, y = batch
     gradients = (1 / (1 + np.exp(-x @ weights)) - y)[:, None] * x

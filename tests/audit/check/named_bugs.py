@@ -26,7 +26,7 @@ NUMPY = [
     ("noise in float16", ".normal(size=9)", ".normal(size=9).astype(np.float16)", GRID),
     ("noise rounded to quarters", "    mean =", "    noise = np.round(4 * noise) / 4\n    mean =", GRID),
     ("noise cut at three deviations", ".normal(size=9)", ".normal(size=9).clip(-3, 3)", "noise that is clamped"),
-    ("31 for 32", "/ 32\n", "/ 31\n", "B = 31 where 32 is stated"),
+    ("31 for 32", "/ 32\n", "/ 31\n", "B = 31 instead of the stated 32"),
     ("the sum by four batches", "clipped.sum(axis=0)", "clipped.sum(axis=0) / 4", "divided by 4 accumulated batches"),
     ("noise 4% too small", "1.1 * 1.5 * np", "0.96 * 1.1 * 1.5 * np", "noise of 0.96"),
     ("the sign", "    return {", "    mean = np.sign(mean)\n    return {", ADAM),
@@ -81,7 +81,7 @@ OPACUS = [
     ("a generator made anew", "torch.manual_seed(seed)", "optimizer.generator = torch.Generator().manual_seed(3)", EVERY_SEED),
 ]  # fmt: skip
 JAX_PRIVACY = [
-    ("31 for 32", "normalize_by=32.0", "normalize_by=31.0", "B = 31 where 32 is stated"),
+    ("31 for 32", "normalize_by=32.0", "normalize_by=31.0", "B = 31 instead of the stated 32"),
     ("C of 1.6", "l2_clip_norm=1.5", "l2_clip_norm=1.6", SIZE),
     ("noise in bfloat16", "jax.random.normal(key, value.shape)", "jax.random.normal(key, value.shape, jnp.bfloat16)", GRID),
     ("uniform noise", "jax.random.normal(key, value.shape)",

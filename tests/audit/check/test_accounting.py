@@ -74,7 +74,7 @@ def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
     monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
     training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
     report = audit.check_accounting(0.20942, DELTA, **training)
-    assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in flatten(report)
+    assert report.verdict.startswith("INCOMPLETE") and "too close to judge" in flatten(report)
 
 
 @pytest.mark.slow
@@ -87,9 +87,13 @@ def test_the_largest_losses_have_a_grid():
 @pytest.mark.parametrize(
     ("released", "result", "text"),
     [
-        (0.06, "passed", "is 0.06 / n of 60,000 examples"),
-        (0.6, "passed", "is 0.6 / n of 60,000 examples; 1e-06 or less is advised"),
-        (1, "failed", "is 1 / n of 60,000 examples: publishing one whole example would satisfy it"),
+        (0.06, "passed", "is 0.06 / n for 60,000 examples"),
+        (0.6, "passed", "is 0.6 / n for 60,000 examples; 1e-06 or less is advised"),
+        (
+            1,
+            "failed",
+            "is 1 / n for 60,000 examples: publishing one whole example would satisfy it",
+        ),
     ],
 )
 def test_delta_is_told_with_the_number_of_examples(released, result, text):

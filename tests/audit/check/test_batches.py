@@ -38,17 +38,21 @@ WRONG = {
     "balls in bins": (draw_balls_in_bins, RATE, "balls-in-bins batches, not Poisson"),
     "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
-    "cyclic Poisson": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
+    "cyclic Poisson": (
+        draw_cyclic_poisson,
+        RATE,
+        "unequally often|neighbours are drawn together|vary",
+    ),
     "same each seventh call": (
         lambda seed: draw_poisson(seed % 7),
         RATE,
-        "a batch that comes again",
+        "a repeated batch",
     ),
-    "last repeated": (repeat_last_batch, RATE, "a batch that comes again"),
+    "last repeated": (repeat_last_batch, RATE, "a repeated batch"),
     "cut": (cut_at_two_deviations, RATE, "No batch has more than 41 examples"),
     "filled": (fill_up, RATE, "No batch has fewer than 25 examples"),
-    "together": (take_two_together, RATE, "Examples 7 and 300 come together"),
-    "neighbours": (take_neighbours, RATE, "come together"),
+    "together": (take_two_together, RATE, "Examples 7 and 300 are drawn together"),
+    "neighbours": (take_neighbours, RATE, "are drawn together"),
     "some never": (never_take_a_tenth, RATE, "unequally often"),
     "empty skipped": (skip_empty_batches, 0.005, "No batch has fewer than 1 examples"),
     "rate 3% off": (
@@ -148,7 +152,7 @@ def test_batches_may_be_columns():
 
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
-    assert "a rate 2.5% off would be seen with probability 0.9" in text
+    assert "a rate 2.5% off would be detected with probability 0.9" in text
 
 
 class TestLoaders:

@@ -237,7 +237,7 @@ def test_a_layer_whose_noise_lies_below_its_rounding_is_not_passed_with_the_othe
     report = audit.check_step(step, start, batch, **STATED | {"noise_multiplier": 0.01}, seeds=64)
     results = {check.name: check.result for check in report.checks}
     assert results["noise"] == "could not be tried" and not report.findings, report
-    assert "the noise lies below the rounding of o: use float64" in flatten(report)
+    assert "the noise is below the rounding of o: use float64" in flatten(report)
 
 
 STATED = {
