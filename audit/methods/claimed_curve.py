@@ -313,13 +313,10 @@ def find_least_departure(
         refuted = []
         fractions_of_audits = draw_fractions(means, within, thresholds, scores.canaries, rng)
         for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
-            simulated = counted._replace(fractions=fractions)
-            canaries = counted.first_log_p_values.size
-            if canaries:
-                # For simplicity, we draw these scores independently of the first run's fractions.
-                first_scores = first_mean + within * rng.standard_normal(canaries)
-                log_p_values = np.sort(special.log_ndtr(-first_scores))
-                simulated = simulated._replace(first_log_p_values=log_p_values)
+            # For simplicity, the first run's p-values are independent of its fractions.
+            deviates = rng.standard_normal(counted.first_log_p_values.size)  # may be empty
+            log_p_values = np.sort(special.log_ndtr(-first_mean - within * deviates))
+            simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
             log_capital = compute_log_capital(simulated, allowed)
             test = judge_capital(log_capital, counted.in_order, confidence)
             refuted.append(test.refuted)
