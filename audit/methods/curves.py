@@ -41,8 +41,8 @@ class TradeOffCurve(NamedTuple):
         # Limits decrease along the thresholds, so we negate them for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low. If no
-        # threshold is certainly high enough, the upper limit is 1.
+        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low. The
+        # upper limit is 1 if no threshold is certainly high enough.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
@@ -130,7 +130,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
     The threshold is the smallest score out such that at most the fraction `false_positive_rate` of the scores
     out (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same scores
-    it is evaluated on. A rate below 1 / n_out does not allow any false positive. Source: Carlini et al., 2022.
+    it is evaluated on. A rate below 1 / n_out allows no false positive. Source: Carlini et al., 2022.
 
     Raises:
       InputError: The rate is out of range.
@@ -172,9 +172,9 @@ class Attack(NamedTuple):
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    The limits are not confidence bounds, since they ignore that the same scores determine the threshold. For
-    the accuracy, we guess "in" if a score is above the median of the even mixture of both worlds, "out" if it
-    is below, and at random if it is equal. Scores in have shape (n,), scores out (m,).
+    The limits take thresholds as given, although these depend on the same scores. So they do not bound the
+    leakage. For the accuracy, we guess "in" if a score is above the median of the even mixture of both
+    worlds, "out" if it is below, and at random if it is equal. Scores are (n,) in and (m,) out.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
