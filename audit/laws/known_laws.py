@@ -1,7 +1,7 @@
 """Pairs of score distributions with a known epsilon. Most of their trade-off curves are not Gaussian.
 
-For these, a Gaussian curve gives an epsilon that is too large (Laplace, randomised response, logistic,
-Student t) or too small (subsampled Gaussian).
+For these pairs, assuming a Gaussian curve gives an epsilon that is too large (Laplace, randomised response,
+logistic, Student t) or too small (subsampled Gaussian).
 """
 
 import functools
@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
     Attributes:
       name: Its name in `scipy.stats`, which is slow to load, so we load it only when needed.
       distribution: Its distribution function, for arrays of any shape.
-      shape: Its shape parameters.
+      shape: Its shape parameters in SciPy.
     """
 
     name: str
@@ -96,8 +96,8 @@ class ScoreFamily(NamedTuple):
     def epsilon(self, parameter: float, delta: float) -> float:
         """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-        Without a formula, we use quadrature, which is accurate to 1e-6 for moderate parameters and delta from
-        1e-9 to 0.5.
+        If no formula is known, we use quadrature. It is accurate to 1e-6 for moderate parameters and delta
+        from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -141,7 +141,7 @@ def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns N(5, 1) and N(-5, 1): a noisy bit with log odds epsilon if inserted, else -epsilon."""
+    """Returns N(5, 1), with log odds epsilon if inserted, else -epsilon, and N(-5, 1): a noisy bit."""
     rate = special.expit(epsilon if inserted else -epsilon)
     return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 
