@@ -1,6 +1,6 @@
 """Conversions between Gaussian differential privacy, (epsilon, delta) and trade-off functions.
 
-Results are float64, and we compute tail probabilities in log space. log delta is accurate to 1e-8 for mu from
+We compute tail probabilities in log space, in float64. log delta is accurate to 1e-8 for mu from
 1e-3 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Array arguments broadcast.
 
 A lower bound on mu implies a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
@@ -84,9 +84,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
-
-    It is the inverse of `epsilon_from_mu`.
+    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.

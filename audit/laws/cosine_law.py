@@ -1,12 +1,6 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 The cosine has mean 0 and variance 1 / d. Times sqrt(d), it tends to N(0, 1).
-
-`anderson_darling` tests whether cosines are normal with unknown mean and variance. It uses the critical
-values of Stephens (1974; Errata O10 of experiments/one_shot/README.md).
-
-`simulate` is an exact form of Algorithm 1 in the one-shot paper (Andrew et al., ICLR 2024). It takes O(k^2)
-time for k canaries. Outside their span, only the noise's squared length matters, and it is chi-squared.
 """
 
 from typing import NamedTuple
@@ -114,7 +108,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
-    <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for n fails below
+    <= ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
+    experiments/one_shot/README.md). There must be at least 8 values, because the correction for n fails below
     that, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, float))
@@ -134,10 +129,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k uniform canaries and their noisy sum: a simulated audit without data.
 
-    Source: Andrew et al., ICLR 2024, Algorithm 1.
-
-    The canaries are k = `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard
-    deviation of the noise in each coordinate.
+    This is an exact form of Algorithm 1 of Andrew et al. (ICLR 2024) in O(k^2) time. The canaries are k =
+    `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard deviation of the
+    noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
@@ -168,9 +162,9 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
 def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
-    `canaries` are (k, k) unit vectors from `draw_canaries`.
+    `canaries` are (k, k) unit vectors from `draw_canaries`. Outside their span, only the noise's squared
+    length matters, which is chi-squared.
     """
-    # The release's part in the canaries' span, and the squared length of the noise outside the span.
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)
     square_outside = sigma**2 * rng.chisquare(dimension - size)

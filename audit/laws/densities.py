@@ -40,7 +40,7 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and split those in which the sign changes. The densities p and q (n,) are at evenly
+    We sum trapezoids, and split those that contain a change of sign. The densities p and q (n,) are at evenly
     spaced points. epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p

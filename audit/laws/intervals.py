@@ -33,7 +33,7 @@ def clopper_pearson_upper(
       count: The numbers of successes, any shape. The limits have the same shape.
       trials: The number of trials: one for all counts, or one for each count.
       error: The largest probability that the success probability exceeds its limit.
-      prior: 1; a prior of 1/2 gives Jeffreys limits, which cover only on average over success probabilities.
+      prior: 1, or 1/2 for Jeffreys limits (see the module's docstring).
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
@@ -75,9 +75,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that the data refute, or 0 if there is none.
-
-    The search rounds it down to a refuted parameter.
+    """Returns the largest parameter that the data refute, rounded down to a refuted one, or else 0.
 
     Args:
       is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.

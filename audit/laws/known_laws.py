@@ -53,7 +53,6 @@ class ScoreFamily(NamedTuple):
     """A family of pairs of score distributions, with and without the canary.
 
     Attributes:
-      name: The family's name.
       kernel: The distribution that each part of a mixture shifts and scales.
       parts: Maps (parameter, inserted) to the parts of the mixture with or without the canary.
       known_epsilon: Maps (parameter, delta) to epsilon; None if no formula is known.
@@ -65,12 +64,9 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
-        """Draws n scores with the canary if `inserted`, else without it.
-
-        For each score, we choose a part of the mixture by its weight, and draw from the kernel.
-        """
+        """Draws n scores with the canary if `inserted`, else without it."""
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
-        chosen = np.zeros(n, int)  # each score's part
+        chosen = np.zeros(n, int)  # each score's part of the mixture
         if len(weights) > 1:
             ends = np.cumsum(weights)[:-1]
             chosen = np.searchsorted(ends, rng.random(n), side="right")
@@ -130,9 +126,6 @@ def _laplace_distribution(z: Array) -> Array:
     """Returns the probability below z under the Laplace distribution with scale 1."""
     far = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, far, 1 - far)
-
-
-# Functions from (parameter, inserted) to the parts of a mixture.
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:

@@ -19,9 +19,9 @@ smallest t that is not rejected. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-Here FN and FP are a run's false-negative and false-positive rates. We divide the curve into cells
-[a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner (a_j, f_t(a_(j+1))), which is
-below the curve, is a lower bound in the cell. Using this value, the grid never increases a bound.
+We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
+(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell. Using this value, the grid never
+increases a bound.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,6 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
       stakes: (L,) stakes lambda, at least 0.
-      most: The largest possible value.
 
     Returns:
       (L, G) log capital, which grows with m; -inf if a stake could lose more than the capital.
@@ -110,8 +109,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     errors = counted.rest
     choose_bets = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
     find_least_capital = choose_bets(family, counted, target)
-    # The search starts at the parameter of the observed rates, scaled as in `RunErrors.rates`. They are
-    # posterior means under Jeffreys' prior, which are never 0.
+    # The search starts at the parameter of the observed rates, scaled as in `RunErrors.rates`: posterior
+    # means under Jeffreys' prior, which are never 0.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -191,7 +190,7 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)  # infinite if no cell remains
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first sufficient pair. If there is none, `argmax` gives the first pair, whose stakes are 0.
+    # The first sufficient pair. If no pair is sufficient, `argmax` gives the first one, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.
@@ -230,8 +229,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's false-negative and
-    false-positive rates. We choose bets that should reach a log capital of `target`.
+    A bet is on z = weight * FN + (1 - weight) * FP, a mean of a run's false-negative and false-positive
+    rates. We choose bets that should reach a log capital of `target`.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
     rows = []
@@ -258,12 +257,11 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, followed by alternative bets.
 
-    A bet is a stake on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's error rates. The
-    alternatives are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0
-    or 1.
+    A bet is a stake on z = weight * FN + (1 - weight) * FP, a mean of a run's error rates. The alternatives
+    are other stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
     We scale the pilot's log growth to the number of counted runs. A bet's *critical* mean is the smallest
-    mean of z at which it then reaches the log capital `target`. The bet should reject a parameter if the mean
+    mean of z for a log capital of `target`. The bet should reject a parameter if the mean
     of z is at least critical on the whole curve, except at points that bets on a single rate should reject.
 
     Returns:
@@ -284,7 +282,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         first_means = _COARSE_MEANS[sufficient.argmax(1)]
         return np.where(sufficient.any(1), first_means, 2.0)
 
-    # Bets on a single error rate should reject all points of a curve at which this rate is at least critical.
+    # Bets on a single error rate should reject all points of a curve with a rate that is at least critical.
     critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(

@@ -13,8 +13,8 @@ to choose a threshold for the others: at such a threshold, the curve allows more
 
 *The first run.* If it has at least 200 canaries, we also bet on its p-values. A canary's p-value is the
 probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
-where h is the fraction of p-values that are at most a. We make five bets, for j = 1, 2, 4, 8 and 16. The
-claim determines the rate of each: j p-values at or below it suffice to refute the claim.
+where h is the fraction of p-values up to a. The claim determines the rates of five bets: j hits, p-values up
+to the bet's rate, suffice to refute the claim (j = 1, 2, 4, 8, 16).
 """
 
 from bisect import bisect_left
@@ -129,10 +129,10 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
 
 def choose_refuting_powers(canaries: int) -> Array:
-    """Returns the allowed power m (J,) at which each bet's j hits among K `canaries` refute a claim.
+    """Returns the power m (J,) that a claim must allow if j hits among K `canaries` are to refute it.
 
-    A hit is a p-value that is at most the bet's rate. j hits multiply a bet's stake by j / (K m), which makes
-    it _REFUTING_CAPITAL.
+    Each of the J bets has its own j. A hit is a p-value up to the bet's rate. j hits multiply the bet's stake
+    by j / (K m), which makes it _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -157,8 +157,8 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
-    If `counted` only has the first T thresholds, the capital on the others is lost. If there are p-values of
-    the first run, each component stakes FIRST_STAKE of its capital on them, and bets the rest as in any run.
+    If `counted` has only the first T thresholds, the capital on the others is lost. In the first run, each
+    component stakes FIRST_STAKE of its capital on p-values, if there are any.
     """
     log_factors = _compute_log_factors(counted, allowed.fractions)
     runs, bets, thresholds = log_factors.shape
@@ -193,7 +193,7 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the result of a claim's test, given the log capital (R,) against the claim after each run.
+    """Returns the result of a claim's test, from the log capital (R,) against the claim after each run.
 
     If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last one.
     """
@@ -221,8 +221,8 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
     """Returns the result of `find_least_mu` for the first 1, 2, ..., R runs, of shape (R,).
 
-    `least_mu` is the result for all runs. We round the others down to multiples of `least_mu` / 128. Rows
-    must be in start order.
+    `least_mu` is the result for all runs. Other results are rounded down to multiples of `least_mu` / 128.
+    Rows must be in start order.
     """
     path = np.zeros(len(counted.fractions))
     for mu in np.linspace(0.0, least_mu, 128 + 1):
@@ -240,7 +240,7 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """
     allowed = power(np.exp(counted.log_rates))
     log_components = _compute_log_factors(counted, allowed).sum(axis=0)  # (bets, T)
-    # The bets on a threshold start with equal capital. Their number is the same for all thresholds.
+    # A threshold's bets start with equal capital. Their number does not change the largest.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
@@ -274,7 +274,6 @@ class ScoreSummary(NamedTuple):
       between: The standard deviation of the runs' true means; 0 for a single run, or with a single canary per
         run.
       within: The standard deviation of scores within a run; 1 with a single canary per run.
-      runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 
@@ -290,7 +289,7 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise from the claim `power` that 9 of 10 audits would detect.
 
-    This is an estimate from simulated audits with the design of `counted`, not a confidence bound. If the
+    It is estimated from simulated audits with the design of `counted`, and not a confidence bound. If the
     noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None if fewer
     audits detect even a tenth of the claimed noise.
     """
@@ -323,7 +322,7 @@ def find_least_departure(
         return float(np.mean(refuted))
 
     # The ratios decrease. With less noise, more audits refute the claim, so bisection finds the first ratio
-    # at which 9 of 10 do.
+    # that 9 of 10 audits detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if place == noise_ratios.size:

@@ -1,9 +1,4 @@
-"""The empirical trade-off curve of scores with a simultaneous confidence band, the AUC, and ROC points.
-
-Let F be the distribution function of n independent scores. At the r-th smallest score, F has the distribution
-Beta(r, n + 1 - r). We compute two-sided limits at up to a hundred ranks, each with an equal part of the error
-(Bonferroni). They extend to the scores between these ranks, since F is monotone.
-"""
+"""The empirical trade-off curve of scores with a simultaneous confidence band, the AUC, and ROC points."""
 
 from typing import NamedTuple
 
@@ -79,15 +74,16 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     """Returns limits for a distribution function at k points, from the counts (k,) of scores below each.
 
     With probability at least 1 - error, all limits are valid at once, for any number of points. `trials` is
-    the number of scores.
+    the number of scores, which must be independent.
     """
     # At the r-th smallest of n scores, the distribution function has the distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
-    error_of_limit = error / len(ranks) / 2
+    error_of_limit = error / len(ranks) / 2  # Bonferroni; limits are two-sided
     lower = special.betaincinv(ranks, ranks_from_top, error_of_limit)
     upper = special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit)
-    # Between two ranks, the lower limit of the smaller rank and the upper limit of the larger are valid.
+    # The function is monotone. So between two ranks, the lower limit of the smaller rank and the upper limit
+    # of the larger are valid.
     place = np.searchsorted(ranks, counts, side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)
@@ -99,7 +95,7 @@ class Auc(NamedTuple):
 
     Attributes:
       value: P(score in > score out) + P(equal) / 2 over all pairs.
-      standard_error: The standard deviation of the value if nothing leaks.
+      standard_error: The standard deviation of the value under the null hypothesis of no leakage.
     """
 
     value: float
@@ -130,7 +126,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
     The threshold is the smallest score out such that at most the fraction `false_positive_rate` of the scores
     out (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same scores
-    it is evaluated on. A rate below 1 / n_out allows no false positive. Source: Carlini et al., 2022.
+    it is evaluated on. Source: Carlini et al., 2022.
 
     Raises:
       InputError: The rate is out of range.

@@ -50,10 +50,8 @@ class _Counted:
     """The common fields of a bound and an estimate.
 
     Attributes:
-      method: The name of the method.
       epsilon: The bound or estimate of epsilon at `delta`.
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
-      delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
       false_positives, false_negatives: The numbers of errors at the threshold, or 0 if we do not count them.
       n_in, n_out: The numbers of counted scores.

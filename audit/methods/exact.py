@@ -13,7 +13,6 @@ probability of at most x false positives is at most
 an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
 is true if the worlds are exchanged.
 
-We divide the range of U into cells, and sum the largest probability in each, so the bound is conservative.
 The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
 also satisfy the trade-off function.
 """
@@ -118,7 +117,7 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the quantiles (482,) of U ~ Beta(rank, scores - rank + 1) at _LEVELS, the ends of its cells."""
+    """Returns the upper ends (482,) of U's cells, quantiles of Beta(rank, scores - rank + 1) at _LEVELS."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
@@ -127,7 +126,7 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
 
     It is the mean of P(Binomial(trials, f(U)) <= errors), where U ~ Beta(rank, scores - rank + 1) limits the
     error rate in the threshold's own world. f decreases, so the probability is largest at the upper end of a
-    cell of U. We weight these values by the cells' probabilities, _MASSES.
+    cell of U. We weight these values by the cells' probabilities, so the p-value is conservative.
     """
     other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)

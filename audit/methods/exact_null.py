@@ -2,15 +2,14 @@
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
-An epsilon is *true* if training is (epsilon, delta)-DP. We bet against each epsilon that we test.
-
 *Thresholds.* Let h_i(t) be the fraction of run i's cosines above t, and a(t) the probability that a left-out
-canary's cosine exceeds t. If epsilon is true, the mean of h_i(t) is at most
+canary's cosine exceeds t. An epsilon is *true* if training is (epsilon, delta)-DP. Then the mean of h_i(t) is
+at most
 
     m(t) = e^epsilon a(t) + delta.
 
-*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the expected
-mean of f over a run's cosines is at most 1 + sum_t b_t m(t). So after n runs, the capital is
+*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
+cosines is then at most 1 + sum_t b_t m(t). So after n runs, the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)).
 
@@ -18,13 +17,13 @@ If epsilon is true, both are nonnegative supermartingales that start at 1. Our r
 N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* Unless there are several runs in an unknown order, we stake a part of the capital on the mean
-of h(t) / m(t) over certain thresholds, with c = 1. With at least 200 canaries, these thresholds depend on the
-tested epsilon (`LargeFirstBet`). With fewer, they are fixed. If canaries are also scored without
-leave-one-out (`plain`), and at least 40 are inserted, half of them choose a threshold for the other half.
-Then P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most
-delta. So for any eta in (0, 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta /
-eta), has a mean of at most 1.
+*The first run.* Unless the order of several runs is unknown, we stake a part of the capital on the mean of
+h(t) / m(t) over certain thresholds, with c = 1. With at least 200 canaries, these thresholds depend on the
+tested epsilon. With fewer, they are fixed. Then we also choose a threshold if canaries are scored without
+leave-one-out (`plain`) and at least 40 are inserted: half of them choose it for the others. P_in(t chosen,
+hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta
+in (0, 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at
+most 1.
 """
 
 import dataclasses
@@ -86,7 +85,7 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
     """Returns e^epsilon a + delta, the largest mean fraction of inserted canaries above a threshold.
 
     (epsilon, delta)-DP implies this limit. `log_rates` are log a, the log probabilities that a left-out
-    canary exceeds each threshold.
+    canary exceeds the thresholds.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
@@ -190,10 +189,7 @@ def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns False if left-out canaries refute the null distribution of cosines or ranks at LAW_LEVEL.
-
-    Returns True if no canary was left out.
-    """
+    """Returns False if left-out canaries, if any, refute their null distribution at LAW_LEVEL."""
     is_out = design.is_out()
     if not is_out.any():
         return True
@@ -407,7 +403,7 @@ class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
     It has T * C components for T thresholds and C bets, grouped by threshold, followed by V components for
-    ramps. The capital starts at 1, and refutes an epsilon if it becomes large.
+    ramps. The total starts at 1.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -432,7 +428,7 @@ class Capital:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
         `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
-        docstring has the formulas. For ramps, we replace m(t) by 1 if it is larger.
+        docstring has the formulas; ramps use min(m(t), 1).
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -440,7 +436,7 @@ class Capital:
         shifts = _SHIFTS[:, None]  # nu
         log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1), (V, T)
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
-        # b_t, by which a ramp rises at threshold t from a height of 1 below all thresholds, (V, T).
+        # b_t, the rise of each ramp at threshold t; ramps are 1 below all thresholds, (V, T).
         rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)
         observed = 1 + fractions @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
@@ -488,8 +484,8 @@ class Capital:
             log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
             return np.logaddexp.reduce(log_capital) >= target
 
-        # We first bisect with only the capital on thresholds, which decreases as epsilon grows. The total
-        # capital is larger and may increase with epsilon, because of ramps. So we then search step by step.
+        # The capital on thresholds decreases as epsilon grows, so we first bisect using only this part. The
+        # capital on ramps may increase, so we then search step by step using both.
         leap = 1
         while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
@@ -553,14 +549,12 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet 
         staked = 0.3
     bet = FirstBet(
         on_ramps=on_ramps,
-        staked=staked,
+        staked=staked * may_bet,
         delta=delta,
         log_rates=compute_log_rates(design, levels),
         fractions=_compute_fractions(runs[:1], levels)[0],
     )
-    if not may_bet:
-        return bet._replace(staked=0.0)
-    if not design.plain or cosines.size < 2 * _MIN_PILOT:
+    if not may_bet or not design.plain or cosines.size < 2 * _MIN_PILOT:
         return bet
 
     pilot, rest = split_pilot(cosines, cosines.size // 2)
@@ -599,7 +593,7 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 
 
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the threshold, as a cosine, at which the other `canaries` should prove the largest epsilon.
+    """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
 
     We predict their cosines by a normal distribution fitted to the pilot's cosines (n,), and maximize
     log(h / a). Here h is the expected fraction above the threshold minus two standard deviations, and a is

@@ -9,16 +9,15 @@ Three statistics measure the misfit:
     spread    Rao's score for a quadratic term in the log-likelihood ratio
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than for a Gaussian curve
 
-We compute each statistic's p-value from tables drawn from the fit, because chi-squared distributions are
-wrong if the worlds hardly overlap. We combine the three with unequal weights (Bonferroni). If the curve is
-Gaussian, the result is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
+We compute the p-value from tables drawn from the fit, because chi-squared distributions are wrong if the
+worlds hardly overlap. If the curve is Gaussian, it is below 0.05 in at most 5% of audits, up to the error of
+a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
 noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
 rates below 1/n.
 
-A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes a single
-table; later functions take batches (..., 2, cells).
+A *table* has counts (2, cells), with the world "out" (canary left out) first. Tables may come in batches.
 """
 
 import functools
@@ -376,7 +375,7 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of cell probabilities with respect to two coefficients at 0.
 
     A Gaussian curve's log-likelihood ratio is linear in the score. The coefficients multiply two added terms:
-    a quadratic one, and a cubic one whose sign is opposite to mu's, so it bends the ratio towards 0. Both are
+    a quadratic one, and a cubic one with a sign opposite to mu's, so it bends the ratio towards 0. Both are
     powers of a cell's mean score, measured from the midpoint between the two worlds' means.
     """
     # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the

@@ -12,14 +12,11 @@ using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So
 canaries nor an increasing map of all scores changes a bound.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
-error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
-over n runs. Two random sets of l canaries share i with probability h_l(i), so
-
-    Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
-
-A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-computes limits for mu_j with L/2 < j <= L in the same way, and then descends to mu_1. Each of the L limits
-gets 1/L of the error. The authors' code differs at order 4 (Errata L1 in experiments/lidp/README.md).
+error, else 0. Let S be their sum, and mu_l the mean of C(S, l) / C(K, l), which we estimate from n runs.
+`_bound_variance` derives the estimate's variance. A bound of order 1 uses the variance mu_1 - mu_1^2 of a
+single bit. A bound of order L = 2, 4, 8, ... first computes limits for mu_j with L/2 < j <= L in the same
+way, and then descends to mu_1. Each of the L limits gets 1/L of the error. The authors' code differs at order
+4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -160,8 +157,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     error.
 
     Args:
-      mean: The average of the values.
-      n: The number of values.
+      mean: The average of the n values.
       error: The error probability of each limit.
       variance: An upper bound on the variance of a value.
     """

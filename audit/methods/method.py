@@ -1,9 +1,6 @@
 """The record of a method: the texts and markers of a bound or an estimate in reports.
 
-A method is a function and its record in the same file. `estimate.METHODS` has the methods for one canary per
-run, `lifted.METHODS` those for several, and `exact_null.METHODS` those for fresh directions. The methods for
-a single run are in `one_run_bounds.OF_COINS`, and in FITTED and LIMITS of `one_shot`. This module does not
-load SciPy.
+A method is a function and its record in the same file, as in `estimate.py`. This module does not load SciPy.
 """
 
 import dataclasses
@@ -50,10 +47,8 @@ class Mark(NamedTuple):
 
     Attributes:
       color: The name of a colour in the palette.
-      marker: A matplotlib marker.
-      size: The marker's size in points.
+      marker, size: As in matplotlib.
       place: The left-to-right position among the markers at the same point on the axis.
-      filled: Whether the marker is filled.
       outline: A matplotlib colour for the marker's edge; empty for `color`.
     """
 
@@ -71,7 +66,6 @@ class Method:
 
     Attributes:
       name: The name in tables and JSON.
-      assumes: The assumption.
       label: The name in figures and on pages.
       legend: The name together with the assumption.
       counterpart: The single-canary method that it replaces if runs have several canaries, if any.

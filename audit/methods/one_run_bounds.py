@@ -48,7 +48,7 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 ONE_RUN_GUESSES = "one_run_guesses"
 ONE_RUN_GAUSSIAN = "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot has half of them
-# The fractions of the coins from which we choose how many to guess.
+# We choose one of these fractions of the coins to guess.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 
 
@@ -227,7 +227,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
     mean = signed[pilot].mean()
     spread = max(signed[pilot].std(), 1e-200)  # above 0 even if all scores are equal
-    # The probabilities of a right guess, and of a wrong one, whose certainty is above each level.
+    # The probabilities of a right guess, and of a wrong one, with a certainty above each level.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
@@ -274,7 +274,6 @@ def log_p_approximate(
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses.
-      epsilon, delta: At least 0.
     """
     # W is the number of correct guesses if each has the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))

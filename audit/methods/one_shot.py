@@ -1,7 +1,7 @@
 """Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
 Each canary is a uniform direction in R^d. Training with it shifts the cosine between the canary and the
-released vector. If nothing leaks, the cosine has the distribution in `cosine_law`, which is nearly N(0, 1/d).
+released vector. Otherwise, the cosine has the null distribution in `cosine_law`, which is nearly N(0, 1/d).
 
     one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
     one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
@@ -84,7 +84,7 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    The null is fitted to the unobserved cosines; if there are none, it is N(0, 1/d). The standard error comes
+    The null is N(0, 1/d), or is fitted to the unobserved cosines if we have any. The standard error comes
     from 2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The
     result's confidence of 0.95 has no effect.
     """
@@ -114,11 +114,11 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns the mean and the 95% quantile of an estimate's epsilon if nothing leaks.
+    """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    They come from 2,000 simulated fits. If there are no unobserved canaries, the null is not fitted (Errata
-    O2 of experiments/one_shot/README.md). `method` is a key of FITTED; `observed` and `unobserved` are the
-    numbers of canaries.
+    They come from 2,000 simulated fits. If `unobserved` is 0, the null is not fitted (Errata O2 of
+    experiments/one_shot/README.md). `method` is a key of FITTED; `observed` and `unobserved` are the numbers
+    of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
@@ -135,7 +135,7 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
     """Draws the means and standard deviations (2000,) of samples of n = `canaries` values from `law`.
 
-    We need not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n),
+    A sample's mean is normal. n times its variance (with divisor n),
     divided by the true variance, is chi-squared with n - 1 degrees of freedom.
     """
     errors = rng.standard_normal(_SIMULATED_FITS)
@@ -149,11 +149,11 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     At each threshold, epsilon is that of the trade-off curve through upper limits of both error rates
-    (`conversions.epsilon_from_rates`). If there are no unobserved canaries, the false-positive rate is known:
-    the tail of a cosine's null distribution. From 1,000 dimensions on, we use the tail of the normal limit,
-    like the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold, so
-    both rates have limits. Even at a fixed threshold, both limits are valid only with probability 1 - 2 error
-    (Errata O8 of experiments/one_shot/README.md).
+    (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known: the
+    tail of a cosine's null distribution. From 1,000 dimensions on, we use the tail of the normal limit, like
+    the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even at a
+    fixed threshold, both rates' limits are valid only with probability 1 - 2 error (Errata O8 of
+    experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
     Clopper-Pearson limits.

@@ -113,7 +113,7 @@ def _judge_ranks(
     Args:
       own: The pilot's scores of the own world.
       other: The pilot's scores of the other world, most of them lower.
-      n_own, n_other: The numbers of scores of both worlds that will be counted.
+      n_own, n_other: The numbers of scores that will be counted.
       mu: The distance between the means of both worlds, in standard deviations, if they are normal.
       family: The trade-off functions, which must be symmetric.
       error: The error probability of each rate's upper limit.
