@@ -135,7 +135,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
     """Returns the mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    As runs are added, an audit that uses this threshold and a Gaussian curve converges to this mu.
+    It is the limit, for many runs, of audits that assume a Gaussian curve and use this threshold.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

@@ -7,8 +7,8 @@ units of P, with m = (m2 - m1) / s1 and s = s2 / s1,
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-We compute the roots without cancellation. If the variances are equal, one root is infinite, and its
-sign depends on that of b (Errata O3 of experiments/one_shot/README.md).
+If the variances are equal, one root is infinite, and its sign depends on that of b (Errata O3 of
+experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """

@@ -20,8 +20,8 @@ smallest t that is not rejected. The bets depend on the design:
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
 We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell. Using this value, the grid never
-increases a bound.
+(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell. Because we use this value, the
+grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         _LEVELS[corners[j]].
         """
         corners = _find_corners(family, parameter, _LEVELS)
-        of_alarms = growth_out[stakes_out, :-1]  # each bet's log growth, (bets, cells); also below
+        of_alarms = growth_out[stakes_out, :-1]  # each bet's log growth, (bets, cells)
         of_misses = growth_in[stakes_in[:, None], corners]
         return mix_bets(of_alarms + of_misses, CAPITAL).min()
 
@@ -261,8 +261,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     are other stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
     We scale the pilot's log growth to the number of counted runs. A bet's *critical* mean is the smallest
-    mean of z for a log capital of `target`. The bet should reject a parameter if the mean
-    of z is at least critical on the whole curve, except at points that bets on a single rate should reject.
+    mean of z for a log capital of `target`. The bet should reject a parameter if the mean of z is at least
+    critical on the whole curve, except at points that bets on a single rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL

@@ -8,8 +8,8 @@ runs, the capital against the claim is a mixture, over thresholds t and bets c, 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
 Here h_i(t) is the fraction of run i's canaries above t. If no second run can follow, c = 1, and the e-value
-is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike `exact_null`, we never use some of the canaries
-to choose a threshold for the others: at such a threshold, the curve allows more than m(a(t)).
+is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, canaries cannot choose a
+threshold for others: the curve would allow more than m(a(t)) there.
 
 *The first run.* If it has at least 200 canaries, we also bet on its p-values. A canary's p-value is the
 probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
@@ -166,7 +166,7 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
         payoff = compute_payoff(
             counted.first_log_p_values, allowed.first_log_rates, allowed.first_fractions
         )
-        log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # without a logarithm of 0
+        log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
     # Each threshold's starting capital is split evenly among its bets.
@@ -254,7 +254,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     bets = BETS
     if counted.is_only_run:
         bets = np.ones(1)  # a single bet of the whole capital
-    with np.errstate(divide="ignore"):  # which it may lose
+    with np.errstate(divide="ignore"):  # log(0) if a bet loses all of its capital
         return np.log1p(bets[:, None] * gains[:, None, :])
 
 
@@ -312,7 +312,7 @@ def find_least_departure(
         refuted = []
         fractions_of_audits = draw_fractions(means, within, thresholds, scores.canaries, rng)
         for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
-            # For simplicity, the first run's p-values are independent of its fractions.
+            # For simplicity, we draw the first run's p-values independently of its fractions.
             deviates = rng.standard_normal(counted.first_log_p_values.size)  # may be empty
             log_p_values = np.sort(special.log_ndtr(-first_mean - within * deviates))
             simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)

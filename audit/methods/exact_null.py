@@ -19,11 +19,10 @@ Student's T.
 
 *The first run.* Unless the order of several runs is unknown, we stake a part of the capital on the mean of
 h(t) / m(t) over certain thresholds, with c = 1. With at least 200 canaries, these thresholds depend on the
-tested epsilon. With fewer, they are fixed. Then we also choose a threshold if canaries are scored without
-leave-one-out (`plain`) and at least 40 are inserted: half of them choose it for the others. P_in(t chosen,
-hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta
-in (0, 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at
-most 1.
+tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
+at least 40 are inserted, half of them choose a threshold t for the other half. Then P_in(t chosen, hit) <=
+e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0,
+1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
 """
 
 import dataclasses
@@ -74,7 +73,7 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     which are multiples of 1 / (M + 1). So we round down to a multiple above 0.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
-    if not design.draws:
+    if not design.draws:  # scores are cosines, not ranks
         return log_rates
     num_ranks = design.draws + 1
     ranks = np.floor(np.exp(log_rates) * num_ranks)
@@ -176,7 +175,7 @@ def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:
+    if design.draws:  # scores are ranks
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -193,7 +192,7 @@ def has_law(design: Fresh) -> bool:
     is_out = design.is_out()
     if not is_out.any():
         return True
-    if design.draws:
+    if design.draws:  # scores are ranks
         return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
@@ -215,7 +214,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. We only add the first run's p-values if rows are in start order.
+    We skip runs without inserted canaries. The first run's p-values are included if rows are in start order
+    and have at least 200 canaries.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -277,7 +277,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 def _choose_assumption(design: Fresh) -> Assumption:
     """Returns the bound's assumption. For a user's data, it is that canaries were drawn as reported."""
-    if not design.given:
+    if not design.given:  # draws: scores are ranks
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
 
@@ -394,7 +394,7 @@ class LargeFirstBet(NamedTuple):
     def win(self, epsilon: float) -> float:
         """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
         powers = claimed_curve.choose_refuting_powers(self.log_p_values.size)
-        # Each bet is at the rate a with e^epsilon a = power. So epsilon allows a fraction of power + delta.
+        # Each bet is at the rate a with e^epsilon a = power. Epsilon then allows a fraction of power + delta.
         log_rates = np.log(powers) - epsilon
         return claimed_curve.compute_payoff(self.log_p_values, log_rates, powers + self.delta)
 
@@ -576,7 +576,7 @@ def _compute_log_p_values(design: Fresh) -> Array:
     """
     first = np.argmax(design.presence.any(axis=1))
     log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
-    if design.draws:
+    if design.draws:  # scores are ranks
         log_p_values = np.log(design.ranks() / (design.draws + 1))
     # Without a lower limit, a p-value of 0 would refute every epsilon.
     return np.sort(np.maximum(log_p_values[first][design.presence[first]], -_MAX_LOG))

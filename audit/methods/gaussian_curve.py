@@ -10,8 +10,8 @@ Three statistics measure the misfit:
     tails     Rao's score, one-sided, for a cubic term: far scores reveal less than for a Gaussian curve
 
 We compute the p-value from tables drawn from the fit, because chi-squared distributions are wrong if the
-worlds hardly overlap. If the curve is Gaussian, it is below 0.05 in at most 5% of audits, up to the error of
-a parametric bootstrap.
+worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
+error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
 noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
@@ -81,8 +81,8 @@ def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the test's smallest power against four other curves (see the module's docstring).
 
     The power is the probability that `examine` returns a p-value below 5% for this many scores, (n,) in and
-    (m,) out. Its simulation has a standard error of at most 0.036, and of 0.015 near 95%. It is 0 if no test
-    is possible.
+    (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
+    possible.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:

@@ -327,9 +327,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
-        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, n runs
-        may include none of a kind of run that has frequency log(1 / error) / n: this has probability `error`.
-        A run's estimate is at most `scale`, so such runs may add this frequency times `scale`.
+        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, with
+        probability `error`, n runs miss a kind of run that has the frequency log(1 / error) / n. A run's
+        estimate is at most `scale`, so such runs may add this frequency times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

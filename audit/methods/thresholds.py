@@ -69,7 +69,6 @@ def choose_on_pilot(
     Args:
       pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
-      family: The trade-off functions.
       error: The error probability of each rate's upper limit.
     """
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
