@@ -73,8 +73,8 @@ def _choose_ranks(trials: int) -> Integers:
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     """Returns limits for a distribution function at k points, from the counts (k,) of scores below each.
 
-    With probability at least 1 - error, all limits are valid at once, for any number of points. `trials` is
-    the number of scores, which must be independent.
+    With probability at least 1 - error, all limits are valid at once, for any number of points. The
+    `trials` scores must be independent.
     """
     # At the r-th smallest of n scores, the distribution function has the distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)

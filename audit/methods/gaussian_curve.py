@@ -17,7 +17,7 @@ We also report the power against four other curves with the same fitted mu: Lapl
 noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
 rates below 1/n.
 
-A *table* has counts (2, cells), with the world "out" (canary left out) first. Tables may come in batches.
+A *table* has counts (2, cells), with the world "out" (canary left out) first.
 """
 
 import functools
@@ -111,8 +111,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
 
-    `sizes` (2,) are the worlds' numbers of scores, and `probabilities` (2, cells) those of the cells. The
-    fits to the drawn tables start at `start`.
+    `sizes` (2,) are the worlds' numbers of scores, and `probabilities` (2, cells) those of the cells. Fits
+    start at `start`.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
