@@ -1,9 +1,9 @@
 """Conversions between Gaussian differential privacy, (epsilon, delta) and trade-off functions.
 
-Results are float64, and we compute tail probabilities in log space. log delta is accurate to 1e-8 for mu from
+We compute tail probabilities in log space, in float64. log delta is accurate to 1e-8 for mu from
 1e-3 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Array arguments broadcast.
 
-A lower bound on mu gives a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
+A lower bound on mu implies a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
 (Errata H11).
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
@@ -84,9 +84,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
-
-    It is the inverse of `epsilon_from_mu`.
+    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -101,16 +99,16 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
 
-    # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
+    # At mu = sqrt(2 epsilon), the first term of delta(epsilon) is 1/2, so few doublings are needed.
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
-    # delta / 1000 is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
+    # This mu is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
     low = delta * 1e-3
     # We need relative precision because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
     return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
-    """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr), that of the Gaussian trade-off curve through error rates.
+    """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through each pair of rates.
 
     Source: hidden-state paper, Equation 8. mu is negative if the rates add up to more than 1. It is +inf if
     a rate is 0, and -inf if a rate is 1.
@@ -152,7 +150,7 @@ def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: 
     At a false-positive rate a, this is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state
     paper, Equation 6 with Errata H6).
     """
-    largest_slope = np.exp(min(epsilon, 700.0))  # exp overflows beyond 700
+    largest_slope = np.exp(min(epsilon, 700.0))  # exp of more overflows
     steep = 1 - delta - largest_slope * false_positive_rate
     flat = np.exp(-epsilon) * (1 - delta - false_positive_rate)
     return np.maximum(0.0, np.maximum(steep, flat))
@@ -176,8 +174,8 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def mass_between(edges: Array) -> Array:
-    """Returns the mass of N(0, 1) between neighbouring edges of shape (..., n), precise in both tails."""
+    """Returns the mass of N(0, 1) between neighbouring `edges` (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    # A difference is precise if both probabilities are small.
+    # A difference is precise if both probabilities are small, so above 0 we use the upper tails.
     return np.where(edges[..., :-1] > 0, from_above, from_below)

@@ -1,12 +1,6 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 The cosine has mean 0 and variance 1 / d. Times sqrt(d), it tends to N(0, 1).
-
-`anderson_darling` tests whether cosines are normal with unknown mean and variance. It uses the critical
-values of Stephens (1974; Errata O10 of experiments/one_shot/README.md).
-
-`simulate` is an exact form of Algorithm 1 in the one-shot paper (Andrew et al., ICLR 2024). It takes O(k^2)
-time for k canaries: outside their span, only the squared length of the noise matters, which is chi-squared.
 """
 
 from typing import NamedTuple
@@ -66,7 +60,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
     directions. The largest possible sum is s^2. Multiply each row of V by the length of an independent normal
-    vector in R^d. The entries of the product are independent and normal. Its largest singular value is at
+    vector in R^d. Then the product's entries are independent and normal. Its largest singular value is at
     most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     Given V, this value is a convex function of the lengths. So its average is at least s times the mean
     length m, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
@@ -78,17 +72,18 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
       dimension: d >= 2.
       error: The probability that some vector's sum exceeds the bound.
     """
-    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # of m s
+    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # on m s
     return float(min(limit**2 / (dimension - 0.5), canaries))  # a squared cosine is at most 1
 
 
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    A direction's leave-one-out cosine is with a vector orthogonal to the other K - 1 directions. Its square
-    is at most the squared length of the direction's part outside their span, which has the distribution
-    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach this limit at once. So the bound is K times
-    the upper quantile at level error / K. `limit_squares` describes the arguments; K is from 2 to d.
+    A leave-one-out cosine is between a direction and a vector orthogonal to the other K - 1 directions. Its
+    square is at most the squared length of the direction's part outside their span. This length has the
+    distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once, so the
+    bound is K times the upper quantile at level error / K. `limit_squares` describes the arguments; K is from
+    2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -113,8 +108,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
-    <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for n fails for
-    fewer, and they must not all be equal.
+    <= ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
+    experiments/one_shot/README.md). There must be at least 8 values, because the correction for n fails below
+    that, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -133,20 +129,19 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k uniform canaries and their noisy sum: a simulated audit without data.
 
-    Source: Andrew et al., ICLR 2024, Algorithm 1.
-
-    The canaries are k = `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard
-    deviation of the noise in each coordinate.
+    This is an exact form of Algorithm 1 of Andrew et al. (ICLR 2024) in O(k^2) time. The canaries are k =
+    `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard deviation of the
+    noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
-    """Draws k uniform unit vectors of R^d, as rows of coordinates in a basis of their span, (k, k).
+    """Draws k uniform unit vectors in R^d. The rows (k, k) are their coordinates in a basis of their span.
 
-    In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in their span. The
-    length of its part outside is chi with d - i degrees of freedom (Bartlett's decomposition).
+    In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in the others' span.
+    The length of its part outside is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -167,9 +162,9 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
 def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
-    `canaries` are (k, k) unit vectors from `draw_canaries`.
+    `canaries` are (k, k) unit vectors from `draw_canaries`. Outside their span, only the noise's squared
+    length matters, which is chi-squared.
     """
-    # The part of the release in the canaries' span, and the squared length of the noise outside it.
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)
     square_outside = sigma**2 * rng.chisquare(dimension - size)
@@ -183,9 +178,9 @@ def _limit_far_tail(t: Array, dimension: int) -> Array:
     The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t, we
     multiply it by u / t, which is above 1. The integral of the product over u > t is
 
-        (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)),
+        (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 
-    and exceeds P(T > t) by a factor of at most 1 + 1 / (d t^2), about 1.001 for probabilities below 1e-280.
+    It is at most 1 + 1 / (d t^2) times P(T > t), about 1.001 times if the probability is below 1e-280.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):

@@ -1,7 +1,7 @@
 """The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
-We approximate integrals by sums over the grid's points times the spacing. If an integrand has a kink, we
-split its cell by linear interpolation, so the error is proportional to the square of the spacing.
+We approximate integrals by sums over the grid's points, times the spacing. If an integrand has a kink, we
+split its cell by linear interpolation, so the error is proportional to the squared spacing.
 """
 
 from typing import NamedTuple
@@ -40,8 +40,8 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and split those where the sign changes. The densities p and q (n,) are given at points
-    with an even `spacing`. epsilon may be negative. Source: Balle and Wang, 2018.
+    We sum trapezoids, and split those that contain a change of sign. The densities p and q (n,) are at evenly
+    spaced points. epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
@@ -72,7 +72,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that the observations of both worlds are (epsilon, delta)-close.
 
     Raises:
-      InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
+      InputError: delta is out of range or too small for the grid's error, or epsilon is above 512.
     """
     conversions.require_delta(delta)
     # An error of a thousandth of delta does not change the displayed digits of epsilon.
@@ -97,7 +97,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
 
 class ErrorRates(NamedTuple):
-    """The error rates of guessing "in" above each of several thresholds."""
+    """The error rates of guessing "in" for observations above each of several thresholds."""
 
     false_positive: Array
     false_negative: Array
@@ -109,8 +109,8 @@ def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
     Both have the thresholds' shape. We sum the densities' tails beyond each edge of the grid's cells, and
     interpolate the logarithms of these sums between edges.
     """
-    # Each point represents the cell around it. At a cell's upper edge, the upper tail of p excludes the
-    # cell's point, and the lower tail of q includes it.
+    # Each point represents the cell around it. At the cell's upper edge, the upper tail of p excludes the
+    # point, and the lower tail of q includes it.
     spacing = pair.spacing
     edges = pair.points + spacing / 2
     from_point = np.cumsum(pair.p[::-1])[::-1] * spacing
@@ -124,9 +124,10 @@ def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
 
 
 def trade_off_curve(pair: DensityPair) -> ErrorRates:
-    """Returns the trade-off curve: the error rates of a threshold at the upper edge of every point's cell.
+    """Returns the trade-off curve: the error rates of a threshold at the upper edge of each point's cell.
 
-    It is exact if the likelihood ratio increases with the observation, which makes threshold tests optimal.
+    It is exact if the likelihood ratio increases with the observation, because threshold tests are then
+    optimal.
     """
     return error_rates(pair, pair.points + pair.spacing / 2)
 
@@ -134,7 +135,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
     """Returns the mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    With more and more runs, an audit that uses this threshold and a Gaussian curve converges to this mu.
+    It is the limit, for many runs, of audits that assume a Gaussian curve and use this threshold.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

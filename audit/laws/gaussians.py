@@ -1,4 +1,4 @@
-"""The exact (epsilon, delta) between two Gaussians of any means and variances, in log space.
+"""The exact (epsilon, delta) between two Gaussians with any means and variances, in log space.
 
 The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
 event that it exceeds epsilon is a half-line, an interval, or the outside of an interval. The delta of P
@@ -7,8 +7,8 @@ units of P, with m = (m2 - m1) / s1 and s = s2 / s1,
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-We compute the roots without cancellation. If the variances are equal, one root is infinite, and its
-sign depends on that of b (Errata O3 of experiments/one_shot/README.md).
+If the variances are equal, one root is infinite, and its sign depends on that of b (Errata O3 of
+experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -33,8 +33,8 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Means, deviations (above 0) and epsilon (at least 0) broadcast to the shape of the result. The log is -inf
-    if delta is 0.
+    Means, deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if
+    delta is 0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
@@ -47,8 +47,8 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the smallest epsilon >= 0 such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12, relatively,
-    for delta down to 1e-200, and rounded up.
+    Means and deviations broadcast to the result's shape. The result has a relative error of about 1e-12 for
+    delta down to 1e-200, and is rounded up.
 
     Raises:
       InputError: Unless 0 < delta < 1.
@@ -67,11 +67,11 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
 
 def measure_normality(deviates: Array, independent: float) -> float:
-    """Returns the p-value of a test that deviates, of shape (n,), are N(0, 1).
+    """Returns the p-value of a test that `deviates` (n,) are N(0, 1).
 
-    It combines two tests (Bonferroni): the Kolmogorov-Smirnov test, and a two-sided chi-squared test of the
-    mean square, which needs fewer deviates to detect a wrong spread. `independent` is the effective number of
-    independent deviates.
+    It combines two tests (Bonferroni): the Kolmogorov-Smirnov test and a two-sided chi-squared test of the
+    mean square. The latter detects a wrong spread from fewer deviates. `independent` is the effective number
+    of independent deviates.
     """
     from scipy import stats  # slow to load
 
@@ -87,9 +87,9 @@ def measure_normality(deviates: Array, independent: float) -> float:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns the log delta of P = N(0, 1) against Q = N(m, s^2), log(P(event) - e^epsilon Q(event)).
 
-    The event is that the privacy loss a x^2 + b x + c exceeds epsilon (see the module's docstring). It is
-    outside the roots of the difference if the parabola opens upwards (a > 0), and between them if it opens
-    downwards. If a = 0, the event is a half-line, the outside of an interval with an infinite end.
+    The event is that the privacy loss a x^2 + b x + c exceeds epsilon (see the module's docstring). If a > 0,
+    these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots. If a = 0,
+    they form a half-line: the outside of an interval with an infinite end.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
@@ -113,7 +113,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
-    # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
+    # If there are no roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
     has_event = (discriminant > 0) & (q != 0)
     return np.where(has_event, log_difference, -np.inf)
 

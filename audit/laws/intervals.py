@@ -1,6 +1,6 @@
 """Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits only have it on
+Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits have it only on
 average over rates, so bounds do not use them.
 """
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided confidence limits of rates, arrays with the shape of the counts."""
+    """Two-sided confidence limits of rates, as arrays with the shape of the counts."""
 
     lower: Array
     upper: Array
@@ -24,16 +24,16 @@ class Interval(NamedTuple):
 def clopper_pearson_upper(
     count: ArrayLike, trials: int | NDArray[np.int64], error: float, prior: float = 1.0
 ) -> Array:
-    """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
+    """Returns one-sided upper limits for a binomial success probability, by Clopper and Pearson (1934).
 
     They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter is not
     positive.
 
     Args:
-      count: The number of successes, any shape. The limits have the same shape.
-      trials: The number of trials: one for all counts, or one for each.
+      count: The numbers of successes, any shape. The limits have the same shape.
+      trials: The number of trials: one for all counts, or one for each count.
       error: The largest probability that the success probability exceeds its limit.
-      prior: 1; with 1/2 the limits are Jeffreys', which cover only on average over success probabilities.
+      prior: 1, or 1/2 for Jeffreys limits (see the module's docstring).
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
@@ -43,9 +43,9 @@ def clopper_pearson_upper(
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
+    """Returns two-sided limits for a binomial success probability, by Clopper and Pearson (1934).
 
-    Each limit fails with probability at most (1 - confidence) / 2. They have the shape of `count`.
+    Each limit fails with probability at most (1 - confidence) / 2. Limits have the shape of `count`.
     """
     k = np.asarray(count, float)
     error = (1 - confidence) / 2
@@ -75,7 +75,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that the data refute, rounded down to a refuted one, or 0 without any.
+    """Returns the largest parameter that the data refute, rounded down to a refuted one, or else 0.
 
     Args:
       is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
@@ -91,10 +91,10 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns shorter intervals (low, high) of parameters at which conditions become false, by bisection.
+    """Returns shorter intervals (low, high) of parameters at which conditions become false.
 
-    Each condition is true at `low` and false at a larger `high`, both of any shape. `find_bracket` describes
-    `holds`. There are `halvings` bisections.
+    Each condition is true at `low` and false at a larger `high`, both of any shape. We halve each interval
+    `halvings` times. `find_bracket` describes `holds`.
     """
     lows = np.asarray(low, float)
     highs = np.asarray(high, float)

@@ -1,7 +1,7 @@
 """Pairs of score distributions with a known epsilon. Most of their trade-off curves are not Gaussian.
 
-For these, a Gaussian curve gives an epsilon that is too large (Laplace, randomised response, logistic,
-Student t) or too small (subsampled Gaussian).
+For these pairs, assuming a Gaussian curve gives an epsilon that is too large (Laplace, randomised response,
+logistic, Student t) or too small (subsampled Gaussian).
 """
 
 import functools
@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
     Attributes:
       name: Its name in `scipy.stats`, which is slow to load, so we load it only when needed.
       distribution: Its distribution function, for arrays of any shape.
-      shape: Its shape parameters.
+      shape: Its shape parameters in SciPy.
     """
 
     name: str
@@ -53,7 +53,6 @@ class ScoreFamily(NamedTuple):
     """A family of pairs of score distributions, with and without the canary.
 
     Attributes:
-      name: The family's name.
       kernel: The distribution that each part of a mixture shifts and scales.
       parts: Maps (parameter, inserted) to the parts of the mixture with or without the canary.
       known_epsilon: Maps (parameter, delta) to epsilon; None if no formula is known.
@@ -65,12 +64,9 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
-        """Draws n scores with the canary if `inserted`, else without it.
-
-        For each score, we choose a part of the mixture by its weight, and draw from the kernel.
-        """
+        """Draws n scores with the canary if `inserted`, else without it."""
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
-        chosen = np.zeros(n, int)  # each score's part
+        chosen = np.zeros(n, int)  # each score's part of the mixture
         if len(weights) > 1:
             ends = np.cumsum(weights)[:-1]
             chosen = np.searchsorted(ends, rng.random(n), side="right")
@@ -96,8 +92,8 @@ class ScoreFamily(NamedTuple):
     def epsilon(self, parameter: float, delta: float) -> float:
         """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-        Without a formula, we use quadrature, which is accurate to 1e-6 for moderate parameters and delta from
-        1e-9 to 0.5.
+        If no formula is known, we use quadrature. It is accurate to 1e-6 for moderate parameters and delta
+        from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -132,16 +128,13 @@ def _laplace_distribution(z: Array) -> Array:
     return np.where(z < 0, far, 1 - far)
 
 
-# Functions from (parameter, inserted) to the parts of a mixture.
-
-
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
     """Returns the kernel as the only part, shifted by `shift` if the canary is inserted."""
     return [MixturePart(weight=1.0, centre=shift * inserted)]
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns N(5, 1) and N(-5, 1): a noisy bit with log odds epsilon if inserted, else -epsilon."""
+    """Returns N(5, 1), with log odds epsilon if inserted, else -epsilon, and N(-5, 1): a noisy bit."""
     rate = special.expit(epsilon if inserted else -epsilon)
     return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 

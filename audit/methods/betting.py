@@ -8,8 +8,8 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-We choose the bets using a *pilot*: a part of the runs that we do not count. Most of the capital is on the
-best bet for the pilot.
+We choose the bets using a *pilot*: runs that we then do not count. Most of the capital is on the pilot's best
+bet.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -20,8 +20,8 @@ smallest t that is not rejected. The bets depend on the design:
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
 We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j+1))), below the curve, is a lower bound in the cell. We use it, so the grid never increases a
-bound.
+(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell. Because we use this value, the
+grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _make_grid(end: float, points: int) -> Array:
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates, which are the ends of cells, and of means of z. We choose bets on the coarse grids.
+# Grids of error rates, at the ends of cells, and of means of z. We choose bets using the coarse grids.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
@@ -49,8 +49,8 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # w, the weights of false n
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of bets on a single error rate, which gain most at the ends of a curve: every third
-# stake above 0.
+# The indices in STAKES of the bets on a single error rate: every third stake above 0. These bets gain most at
+# the ends of a curve.
 _SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the best bet for the pilot, on each of its neighbours, and on each bet on a single error
@@ -71,10 +71,9 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
       stakes: (L,) stakes lambda, at least 0.
-      most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with m; -inf if the stake might lose more than the capital.
+      (L, G) log capital, which grows with m; -inf if a stake could lose more than the capital.
     """
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
@@ -99,7 +98,7 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower bound on the privacy parameter by the betting test.
 
-    The bound is 0 if the curve through the observed error rates has a parameter of at most 0.
+    It is 0 if the curve through the observed error rates has a parameter of at most 0.
 
     Args:
       family: The trade-off functions f_t.
@@ -108,10 +107,10 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital that rejects a parameter
     errors = counted.rest
-    bet = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
-    find_least_capital = bet(family, counted, target)
-    # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
-    # are never 0.
+    choose_bets = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
+    find_least_capital = choose_bets(family, counted, target)
+    # The search starts at the parameter of the observed rates, scaled as in `RunErrors.rates`: posterior
+    # means under Jeffreys' prior, which are never 0.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -126,8 +125,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
-    A bet is a pair of stakes: on the false positives of the runs out, and on the false negatives of the runs
-    in. The bets should reach a log capital of `target`.
+    A bet is a pair of stakes: on the false positives of runs out, and on the false negatives of runs in. We
+    choose bets that should reach a log capital of `target`.
     """
     predicted = []  # for runs out, then in: the growth that the pilot predicts for the counted runs
     growth = []  # for runs out, then in: the log growth of the counted runs, (STAKES, _LEVELS)
@@ -141,13 +140,13 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the smallest log capital of all bets together over the corners of the curve's cells.
+        """Returns the smallest total log capital of the bets over the corners of the curve's cells.
 
         The corner of cell j is at the false-positive rate _LEVELS[j] and the false-negative rate
         _LEVELS[corners[j]].
         """
         corners = _find_corners(family, parameter, _LEVELS)
-        of_alarms = growth_out[stakes_out, :-1]  # (bets, cells), as for the misses
+        of_alarms = growth_out[stakes_out, :-1]  # each bet's log growth, (bets, cells)
         of_misses = growth_in[stakes_in[:, None], corners]
         return mix_bets(of_alarms + of_misses, CAPITAL).min()
 
@@ -178,7 +177,7 @@ def _choose_pairs(
         The first axis has the stakes on false positives. We skip a cell of the parameter's curve if a bet on
         a single set of runs reaches the target there.
         """
-        # (S, cells)
+        # The log growth of each stake at the corner of each cell, (S, cells).
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         # The larger log growth of the best bets on a single set of runs, at each cell's corner.
@@ -188,10 +187,10 @@ def _choose_pairs(
         remaining = best_single + np.log(_CAPITAL_ON_SINGLE) < target
         # The log growth of each pair, (S, S, remaining cells).
         sums = at_corners_out[:, None, remaining] + at_corners_in[None, :, remaining]
-        least = sums.min(-1, initial=np.inf)
+        least = sums.min(-1, initial=np.inf)  # infinite if no cell remains
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first sufficient pair. Without any, `argmax` gives the first pair, with stakes of 0.
+    # The first sufficient pair. If no pair is sufficient, `argmax` gives the first one, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.
@@ -206,7 +205,7 @@ def _choose_pairs(
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
 
-    `find_margins` maps a parameter to margins, which are at least 0 for bets that should reject it.
+    `find_margins` maps a parameter to margins. A bet should reject the parameter if its margin is at least 0.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -219,8 +218,8 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
     """Returns, for each cell of false-positive rates, the index in `levels` of its false-negative rate.
 
-    `levels`, (cells + 1,), are the ascending ends of cells. The rate is the curve's value at a cell's upper
-    end, rounded down to one of `levels`, so the corner is below the curve.
+    `levels`, (cells + 1,), are the ascending ends of cells. The false-negative rate is the curve's value at
+    a cell's upper end, rounded down to one of `levels`, so the corner is below the curve.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     corners = np.searchsorted(levels, rates_in, side="right") - 1
@@ -230,18 +229,18 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's false-negative and
-    false-positive rates. The bets should reach a log capital of `target`.
+    A bet is on z = weight * FN + (1 - weight) * FP, a mean of a run's false-negative and false-positive
+    rates. We choose bets that should reach a log capital of `target`.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
     rows = []
-    for weight, stake in zip(weights, stakes[:, None], strict=True):
+    for weight, stake in zip(weights, stakes[:, None], strict=True):  # each stake is an array (1,)
         rows.append(_compute_coin_growth(counted.rest, weight, _MEANS, stake))
     growth = np.concatenate(rows)  # the log growth of each bet at each mean of z, (bets, _MEANS)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the smallest log capital of all bets together over the corners of the curve's cells."""
-        # The corners (cells,), below the curve.
+        """Returns the smallest total log capital of the bets over the corners of the curve's cells."""
+        # The rates at the corners, (cells,).
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # The mean of each bet's z at each corner, (bets, cells). Rounding it down to one of _MEANS never
@@ -258,13 +257,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, followed by alternative bets.
 
-    A bet is a stake on z = weight * FN + (1 - weight) * FP, where FN and FP are a run's error rates. The
-    alternatives are larger and smaller stakes on the same z, and bets on a single error rate, with weight 0
-    or 1.
+    A bet is a stake on z = weight * FN + (1 - weight) * FP, a mean of a run's error rates. The alternatives
+    are other stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
-    We scale the pilot's log growth to the counted runs. A bet's critical mean of z is then the smallest one
-    that reaches the log capital `target`. The bet should reject a parameter if the mean of z is at least
-    critical everywhere on the curve, except at points that bets on a single error rate should reject.
+    We scale the pilot's log growth to the number of counted runs. A bet's *critical* mean is the smallest
+    mean of z for a log capital of `target`. The bet should reject a parameter if the mean of z is at least
+    critical on the whole curve, except at points that bets on a single rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
@@ -284,11 +282,11 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         first_means = _COARSE_MEANS[sufficient.argmax(1)]
         return np.where(sufficient.any(1), first_means, 2.0)
 
-    # Bets on a single error rate should reject all points of a curve at which it reaches its critical rate.
+    # Bets on a single error rate should reject all points of a curve with a rate that is at least critical.
     critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(
-        [find_critical_means(each, stakes, _CAPITAL_ON_BEST) for each in _WEIGHTS]
+        [find_critical_means(weight, stakes, _CAPITAL_ON_BEST) for weight in _WEIGHTS]
     )
 
     def find_margins(parameter: float) -> Array:
@@ -296,7 +294,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
-        # (weights, points)
+        # The mean of z for each weight at each point, (weights, points).
         means = np.outer(_WEIGHTS, fnr[remaining]) + np.outer(1 - _WEIGHTS, fpr[remaining])
         least_means = means.min(1, initial=1.0)  # 1 if no point remains
         return least_means[:, None] - critical_means
@@ -304,16 +302,16 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     margins = _find_margins_at_largest(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
-    numbers = [neighbours.size, _SINGLE_PLACES.size, _SINGLE_PLACES.size]
-    weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], numbers)
+    repeats = [neighbours.size, _SINGLE_PLACES.size, _SINGLE_PLACES.size]
+    weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], repeats)
     return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
 
 
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth of bets on z = weight * FN + (1 - weight) * FP in each run, (stakes, means).
 
-    A canary gives at most one error, a miss or a false alarm. So z is at most the larger of weight * scale_in
-    and (1 - weight) * scale_out.
+    Each canary causes at most one error, a miss or a false alarm. So z is at most the larger of
+    weight * scale_in and (1 - weight) * scale_out.
     """
     false_positive, false_negative = errors.rates()
     most = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)

@@ -1,9 +1,4 @@
-"""The empirical trade-off curve of scores with a simultaneous confidence band, the AUC, and ROC points.
-
-Let F be the distribution function of n independent scores. At the r-th smallest score, F has the distribution
-Beta(r, n + 1 - r). We compute two-sided limits at a hundred ranks, each with an equal part of the error
-(Bonferroni). They extend to the scores between these ranks, since F is monotone.
-"""
+"""The empirical trade-off curve of scores with a simultaneous confidence band, the AUC, and ROC points."""
 
 from typing import NamedTuple
 
@@ -19,7 +14,7 @@ from audit.methods import thresholds
 
 
 class TradeOffCurve(NamedTuple):
-    """Observed error rates at k thresholds in ascending order, and confidence limits for the true rates.
+    """Observed error rates at k ascending thresholds, and confidence limits for the true rates.
 
     All arrays, including the lower and upper limits, have shape (k,).
     """
@@ -30,7 +25,7 @@ class TradeOffCurve(NamedTuple):
     false_negative_limits: Interval
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits (n,) for a threshold test's least false-negative rate at n false-positive rates.
+        """Returns limits (n,) for the least false-negative rate of threshold tests at n false-positive rates.
 
         At a rate a, the best test has the lowest threshold with a true false-positive rate of at most a. The
         first threshold with an upper false-positive limit of at most a is certainly high enough, so its upper
@@ -41,8 +36,8 @@ class TradeOffCurve(NamedTuple):
         # Limits decrease along the thresholds, so we negate them for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low.
-        # Without a threshold that is high enough, the upper limit is 1.
+        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low. The
+        # upper limit is 1 if no threshold is certainly high enough.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
@@ -51,8 +46,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with simultaneous confidence limits.
 
-    Scores in have shape (n,), scores out (m,). The worlds are independent, so the confidence of each world's
-    limits is the square root of `confidence`.
+    Scores in have shape (n,), scores out (m,). The worlds are independent, so each world's limits have the
+    square root of `confidence` as their confidence.
     """
     error = 1 - np.sqrt(confidence)
     # The thresholds: -inf, and the scores of both worlds at the ranks of the limits.
@@ -78,16 +73,17 @@ def _choose_ranks(trials: int) -> Integers:
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     """Returns limits for a distribution function at k points, from the counts (k,) of scores below each.
 
-    All limits are valid at once with probability at least 1 - error, for any number of points. `trials` is
-    the number of scores.
+    With probability at least 1 - error, all limits are valid at once, for any number of points. The
+    `trials` scores must be independent.
     """
     # At the r-th smallest of n scores, the distribution function has the distribution Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
-    error_of_limit = error / len(ranks) / 2
+    error_of_limit = error / len(ranks) / 2  # Bonferroni; limits are two-sided
     lower = special.betaincinv(ranks, ranks_from_top, error_of_limit)
     upper = special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit)
-    # Between two ranks, the lower limit of the smaller rank and the upper limit of the larger are valid.
+    # The function is monotone. So between two ranks, the lower limit of the smaller rank and the upper limit
+    # of the larger are valid.
     place = np.searchsorted(ranks, counts, side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)
@@ -99,7 +95,7 @@ class Auc(NamedTuple):
 
     Attributes:
       value: P(score in > score out) + P(equal) / 2 over all pairs.
-      standard_error: The standard deviation of the value without any leakage.
+      standard_error: The standard deviation of the value under the null hypothesis of no leakage.
     """
 
     value: float
@@ -115,8 +111,8 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
     """Returns the AUC of scores of shape (n_in,) and (n_out,), with its standard error.
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
-    distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties, it is an upper bound. Unlike
-    the errors of Hanley and McNeil or DeLong, it is not 0 if a few scores are separated by chance.
+    distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
+    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if chance separates a few scores.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -128,10 +124,9 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate: a point on the ROC curve.
 
-    The threshold is the smallest of the scores out (n_out,) such that at most the fraction
-    `false_positive_rate` of them is above it. The result is not a bound, because the threshold is chosen
-    using the same scores it is evaluated on. A rate below 1 / n_out does not allow any false positive.
-    Source: Carlini et al., 2022.
+    The threshold is the smallest score out such that at most the fraction `false_positive_rate` of the scores
+    out (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same scores
+    it is evaluated on. Source: Carlini et al., 2022.
 
     Raises:
       InputError: The rate is out of range.
@@ -140,8 +135,8 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # How many scores out may exceed the threshold. The last factor corrects products that are just below a
-    # whole number because of rounding.
+    # The number of scores out that may exceed the threshold. The last factor corrects products that rounding
+    # puts just below a whole number.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
     return float((scores_in > threshold).mean())
@@ -173,18 +168,19 @@ class Attack(NamedTuple):
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    These are not bounds. For its accuracy, the attack guesses "in" if a score is above the median of the even
-    mixture of both worlds, "out" if it is below, and at random if it is equal. Scores in have shape (n,),
-    scores out (m,).
+    The limits take thresholds as given, although these depend on the same scores. So they do not bound the
+    leakage. For the accuracy, we guess "in" if a score is above the median of the even mixture of both
+    worlds, "out" if it is below, and at random if it is equal. Scores are (n,) in and (m,) out.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
     right_out = (scores_out < middle).mean() + (scores_out == middle).mean() / 2
-    # If each world's limits have 97.5% confidence, their averages have 95%.
+    # If each world's limits have 97.5% confidence, their averages have at least 95%.
     rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
     rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
+    value, lower, upper = np.mean([rate_in, rate_out], axis=0).tolist()
     return Attack(
-        accuracy=Rate(*np.mean([rate_in, rate_out], axis=0).tolist()),
+        accuracy=Rate(value, lower, upper),
         found_at_1_percent=_find_point(scores_in, scores_out, 0.01),
         found_at_01_percent=_find_point(scores_in, scores_out, 0.001),
     )
@@ -201,7 +197,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     """Returns the median of all scores, (n,) in and (m,) out, with equal total weight for both worlds.
 
-    If exactly half of the weight is below a gap between scores, it is the middle of the gap.
+    If exactly half of the weight is below a gap between scores, the median is the middle of the gap.
     """
     scores = np.concatenate([scores_in, scores_out])
     n_in = len(scores_in)
@@ -214,7 +210,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
 
 
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns a fraction of correct guesses with two-sided Clopper-Pearson limits.
+    """Returns a fraction of correct guesses, `value`, with two-sided Clopper-Pearson limits.
 
     A tie is half a correct guess, so we round the number of correct guesses.
     """

@@ -2,11 +2,10 @@
 
 Scores come from independent runs with the canary (in) and without it (out):
 
-    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
-                     then counts. An Estimate, not a confidence bound (Errata H10)
-    if_gaussian      the rank of the threshold from a twentieth of the scores, one exact test on the
-                     rest (`exact`)
-    assumption_free  the same from an eighth, against the trade-off function of (epsilon, delta)-DP itself
+    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds, evaluated on the scores that
+                     chose it. An Estimate, not a confidence bound (Errata H10)
+    if_gaussian      a twentieth of the scores choose a rank for an exact test of the rest (`exact`)
+    assumption_free  the same with an eighth, testing the trade-off function of (epsilon, delta)-DP itself
 
 The first two give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11 of
 experiments/hidden_state/README.md).
@@ -51,12 +50,10 @@ class _Counted:
     """The common fields of a bound and an estimate.
 
     Attributes:
-      method: The name of the method.
       epsilon: The bound or estimate of epsilon at `delta`.
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
-      delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
-      false_positives, false_negatives: The numbers of errors at the threshold; 0 if we do not count them.
+      false_positives, false_negatives: The numbers of errors at the threshold, or 0 if we do not count them.
       n_in, n_out: The numbers of counted scores.
     """
 
@@ -130,13 +127,13 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    It is the largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve. Thresholds are
-    the midpoints between neighbouring distinct scores; to save time, we thin out more than 200,000 evenly. At
-    each threshold, mu is that of the Gaussian trade-off curve through Clopper-Pearson upper limits of both
-    error rates (Errata H12 of experiments/hidden_state/README.md).
+    It has the largest mu of all thresholds, at least 0, and the epsilon of this mu's Gaussian curve. At each
+    threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits of both
+    error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
+    neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
 
-    Scores are (n,) in and (m,) out, and at least two must differ. Each error rate has two-sided limits with
-    `confidence`.
+    Scores are (n,) in and (m,) out, and at least two must differ. `confidence` is that of each error rate's
+    two-sided limits.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
@@ -166,7 +163,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of its Gaussian curve.
 
-    Scores in have shape (n,), scores out (m,). The threshold and errors are those of the split with the
+    Scores in have shape (n,), scores out (m,). We report the threshold and errors of the split with the
     median bound.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
@@ -184,8 +181,8 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve, and at most about log(n / 2) with n scores per world. `if_gaussian`
-    describes the arguments and counts.
+    It is valid for any trade-off curve. With n scores per world, it is at most about log(n / 2).
+    `if_gaussian` describes the arguments and counts.
     """
     epsilon, counts = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -199,10 +196,10 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
-    """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
+    """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    This requires a test without errors, with the lowest score in or the highest score out as its threshold.
-    Even perfectly separated scores may prove less, because we may choose another rank or the other world.
+    To prove it, a test must have no errors, and use the lowest score in or the highest score out as its
+    threshold. Even perfectly separated scores may prove less, because we may choose another threshold.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
@@ -250,9 +247,9 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a fraction of a world's scores, at least 20 and at most half of them.
+    """Returns the size of a pilot: a fraction of a world's scores, at least 20 but at most half of them.
 
-    The fraction is 1/20 for Gaussian curves, since choosing a rank then requires only mu, else 1/8.
+    The fraction is 1/20 for Gaussian curves, because only mu is needed to choose a rank, else 1/8.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -271,7 +268,7 @@ def _test_splits(
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
-    # We replace each score by its rank, so the order of runs and the scores' unit do not matter.
+    # We replace scores by their ranks, so the order of runs and the scores' unit do not matter.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
     ordered = [np.sort(world).astype(float) for world in worlds]
@@ -283,7 +280,7 @@ def _test_splits(
         rng = np.random.default_rng(root)
         drawn = ordered
         if len(values) < len(pooled):
-            # Adding a random number below 1 to each rank puts equal scores in random order.
+            # Adding random numbers below 1 to ranks puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
         pilot_in, rest_in = _split(drawn[0], family, rng)
         pilot_out, rest_out = _split(drawn[1], family, rng)
@@ -294,7 +291,7 @@ def _test_splits(
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
         false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
-        # The threshold's own world has rank - 1 errors. We test the errors of the other world.
+        # The world that the threshold is from has rank - 1 errors. We test the errors of the other world.
         test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
             test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)

@@ -3,19 +3,18 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, with an r that does not depend on these scores. x of m scores
-out are above it. For any distribution of scores, the false-negative rate at the threshold is at most U ~
-Beta(r, n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the probability
-of at most x false positives is at most
+The threshold is the r-th lowest of n scores in. The rank r must not depend on these scores. Of m scores out,
+x are above the threshold. For any distribution of scores, the false-negative rate at the threshold is at most
+a random U ~ Beta(r, n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the
+probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
 an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
 is true if the worlds are exchanged.
 
-We sum over cells of U, with the largest probability in each cell, so the bound is conservative. The caller
-puts equal scores in random order. A threshold among them is a randomised test, and its error rates satisfy
-the trade-off function too.
+The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
+also satisfy the trade-off function.
 """
 
 import functools
@@ -31,7 +30,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# For each cell of U: the probability of U below the cell's upper end, and of U in the cell.
+# For each cell: the probability that U is below the cell's upper end, and that U is in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 
@@ -61,7 +60,7 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is itself a score of one world, its own world.
+    """The errors at a threshold that is itself a score from one of the worlds, its "own" world.
 
     Attributes:
       rank: r, the threshold's rank in its own world, from the lowest score in, or from the highest score out.
@@ -82,9 +81,9 @@ def lower_bound(
 ) -> tuple[float, int]:
     """Returns the largest t such that `rejecting` audits reject the hypothesis that the mechanism is f_t-DP.
 
-    Each audit is a test at level error * rejecting / len(audits). The audits may be dependent: by Markov's
-    inequality, `rejecting` of them reject a true hypothesis with probability at most `error`. The trade-off
-    functions f_t are those of `family`.
+    The trade-off functions f_t are those of `family`. Each audit is a test at level error * rejecting /
+    len(audits). Audits may depend on each other: by Markov's inequality, at least `rejecting` of them reject
+    a true hypothesis with probability at most `error`.
 
     Returns:
       (the lower bound on the parameter t, at least 0; the index of the deciding audit, which has the
@@ -109,7 +108,7 @@ def lower_bound(
         low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, first=1.0)
         tolerance = 1e-5
         bound = scipy.optimize.brentq(compute_excess, low, high, xtol=tolerance)
-        # The root search may end just above the root, so we step down until enough audits reject.
+        # The root search may end just above the root. We then step down until enough audits reject.
         while bound > 0 and compute_excess(bound) > 0:
             bound = max(bound - tolerance, 0.0)
     _, deciding = find_deciding_audit(bound)
@@ -118,16 +117,16 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the quantiles (482,) of U ~ Beta(rank, scores - rank + 1) at _LEVELS, the ends of its cells."""
+    """Returns the upper ends (482,) of U's cells, quantiles of Beta(rank, scores - rank + 1) at _LEVELS."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of the errors in the other world, under the trade-off function f of a parameter.
+    """Returns the p-value of the other world's errors, if the mechanism is f-DP for the parameter's f.
 
-    It is the mean of P(Binomial(trials, f(U)) <= errors) over U ~ Beta(rank, scores - rank + 1), the error
-    rate in the threshold's own world. f decreases, so this probability is largest at the upper end of a cell
-    of U. We weight these values by the cells' probabilities, _MASSES.
+    It is the mean of P(Binomial(trials, f(U)) <= errors), where U ~ Beta(rank, scores - rank + 1) limits the
+    error rate in the threshold's own world. f decreases, so the probability is largest at the upper end of a
+    cell of U. We weight these values by the cells' probabilities, so the p-value is conservative.
     """
     other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)

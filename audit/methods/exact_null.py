@@ -3,12 +3,13 @@
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
 
 *Thresholds.* Let h_i(t) be the fraction of run i's cosines above t, and a(t) the probability that a left-out
-canary's cosine exceeds t. If epsilon is true, the mean of h_i(t) is at most
+canary's cosine exceeds t. An epsilon is *true* if training is (epsilon, delta)-DP. Then the mean of h_i(t) is
+at most
 
     m(t) = e^epsilon a(t) + delta.
 
-*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the expected
-mean of f over a run's cosines is at most 1 + sum_t b_t m(t). So after n runs, the capital is
+*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
+cosines is then at most 1 + sum_t b_t m(t). So after n runs, the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)).
 
@@ -16,12 +17,12 @@ If epsilon is true, both are nonnegative supermartingales that start at 1. Our r
 N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* We stake a part of the capital on the mean of h(t) / m(t) over thresholds, with c = 1. If the
-order of several runs is unknown, we do not. With at least 200 canaries, the thresholds depend on the epsilon
-that we test (`claimed_curve`). With fewer, they are fixed, except without leave-one-out (`plain`): then half
-of the canaries choose a threshold for the other half, and P_in(t chosen, hit) <= e^epsilon P_out(t chosen)
-a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0, 1), the fraction of hits,
-divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
+*The first run.* Unless the order of several runs is unknown, we stake a part of the capital on the mean of
+h(t) / m(t) over certain thresholds, with c = 1. With at least 200 canaries, these thresholds depend on the
+tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
+at least 40 are inserted, half of them choose a threshold t for the other half. Then P_in(t chosen, hit) <=
+e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0,
+1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
 """
 
 import dataclasses
@@ -52,14 +53,14 @@ _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
 # c, the fraction of a component's capital that is staked on each run, and the fraction of a threshold's
-# capital on each c. Half of it is on the largest three, because a few runs decide most audits.
+# capital that starts on each c. Half of it is on the largest three, because a few runs decide most audits.
 BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
-_MIN_PILOT = 20  # canaries used to choose a threshold for at least the same number of others
+_MIN_PILOT = 20  # canaries used to choose a threshold for at least 20 others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
 _MAX_LOG = 700.0  # exp of more overflows
@@ -68,22 +69,22 @@ _MAX_LOG = 700.0  # exp of more overflows
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the levels, of any shape.
 
-    Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines. Their probabilities are
-    multiples of 1 / (M + 1), so we round down to one above 0.
+    Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines with the same probabilities,
+    which are multiples of 1 / (M + 1). So we round down to a multiple above 0.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
-    if not design.draws:
+    if not design.draws:  # scores are cosines, not ranks
         return log_rates
-    places = design.draws + 1
-    ranks = np.floor(np.exp(log_rates) * places)
-    return np.log(np.maximum(ranks, 1) / places)
+    num_ranks = design.draws + 1
+    ranks = np.floor(np.exp(log_rates) * num_ranks)
+    return np.log(np.maximum(ranks, 1) / num_ranks)
 
 
 def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
-    """Returns e^epsilon a + delta, which limits the mean fraction of inserted canaries above a threshold.
+    """Returns e^epsilon a + delta, the largest mean fraction of inserted canaries above a threshold.
 
-    The limit is valid if epsilon is true. `log_rates` are the log probabilities, log a, that a left-out
-    canary exceeds the threshold.
+    (epsilon, delta)-DP implies this limit. `log_rates` are log a, the log probabilities that a left-out
+    canary exceeds the thresholds.
     """
     exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
     return np.exp(exponents) + delta
@@ -106,7 +107,7 @@ class DirectionsMethod(Method):
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon of the method "exact_null".
+    """Returns the bound on epsilon by the method "exact_null".
 
     Only inserted canaries count. If the rows are in start order, `path` has a valid bound after each run. If
     left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
@@ -122,7 +123,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = float(path[-1])
     else:
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
-        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
+        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP  # the largest refuted multiple, or 0
     holds = has_law(design)
     return Bound(
         method=EXACT_NULL,
@@ -137,9 +138,9 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
+    """Returns the bound `exact_null_gdp`: the runs refute every GDP guarantee below its mu.
 
-    The epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
+    Its epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
     distribution, mu and epsilon are 0 and `holds` is False.
     """
     counted = compute_exceedances(design)
@@ -170,11 +171,11 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` for a threshold: the threshold, its error counts and its exact rate.
 
-    The argument is a cosine. For ranks, the field has the rank.
+    For ranks among fresh draws, we report the rank instead of the cosine that represents it.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:  # cosines stand for ranks among fresh draws
+    if design.draws:  # scores are ranks
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -187,23 +188,24 @@ def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns False if left-out canaries refute the null distribution of cosines or ranks at LAW_LEVEL."""
+    """Returns False if left-out canaries, if any, refute their null distribution at LAW_LEVEL."""
     is_out = design.is_out()
     if not is_out.any():
         return True
-    if design.draws:  # the cosines stand for ranks
+    if design.draws:  # scores are ranks
         return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test that cosines of left-out canaries have their null distribution in R^d.
+    """Returns the p-value of a test that left-out canaries' cosines have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions. At LAW_LEVEL, the test detects a wrong `dimension` in 9 of 10 audits if it
-    is wrong by a factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
+    not depend on these directions. At LAW_LEVEL, 9 of 10 audits detect a `dimension` that is wrong by a
+    factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
     """
     values = np.ravel(cosines)
+    # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     return gaussians.measure_normality(deviates, values.size)
@@ -212,7 +214,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    Runs without inserted canaries are skipped.
+    We skip runs without inserted canaries. The first run's p-values are included if rows are in start order
+    and have at least 200 canaries.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -236,7 +239,8 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
-    runs = _select_present(design._replace(cosines=np.maximum(student, -10.0)))
+    scores = np.maximum(student, -10.0)
+    runs = _select_present(design._replace(cosines=scores))
     means = np.array([run.mean() for run in runs])
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
@@ -255,16 +259,16 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
-    """Returns values after each of R runs, given those after each run with an inserted canary, (P,).
+    """Returns values after each of R runs, given the values (P,) after each run with an inserted canary.
 
-    A run without inserted canaries keeps the previous value. The first value is then 0.
+    A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
     num_present = np.cumsum(design.presence.any(axis=1))
     return np.append(0.0, values)[num_present]
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the inserted canaries' cosines, (K,) for each run with any. Without any, raises InputError."""
+    """Returns the inserted canaries' cosines, (K,) for each run with any; raises InputError if no run has."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -273,7 +277,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 def _choose_assumption(design: Fresh) -> Assumption:
     """Returns the bound's assumption. For a user's data, it is that canaries were drawn as reported."""
-    if not design.given:
+    if not design.given:  # draws: scores are ranks
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
 
@@ -325,12 +329,12 @@ METHODS = {
 
 
 class ChosenThreshold(NamedTuple):
-    """A threshold that we chose using half of a run's canaries, for the others.
+    """A threshold chosen using half of a run's canaries.
 
     Attributes:
       cosine: The threshold.
       log_rate: The log probability that a left-out canary exceeds it.
-      hits: The fraction of the other canaries that exceed it.
+      hits: The fraction of the other half that exceeds it.
     """
 
     cosine: float
@@ -339,7 +343,7 @@ class ChosenThreshold(NamedTuple):
 
 
 class FirstBet(NamedTuple):
-    """The bet on the first run, and the split of the initial capital between thresholds and ramps.
+    """The bet on a first run with fewer than 200 canaries, and the split of the initial capital.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
@@ -347,7 +351,7 @@ class FirstBet(NamedTuple):
       delta: The delta of epsilon.
       log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
       fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold chosen using half of the canaries; None without a choice.
+      chosen: The threshold chosen using half of the canaries; None if we do not choose one.
     """
 
     on_ramps: float
@@ -368,7 +372,7 @@ class FirstBet(NamedTuple):
         by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))  # e^epsilon a(t)
         largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
         on_chosen = self.chosen.hits / largest_mean
-        chosen_fraction = 0.8  # of the stake; the rest is on the likely thresholds
+        chosen_fraction = 0.8  # of the stake; the rest is evenly split among the likely thresholds
         return chosen_fraction * on_chosen + (1 - chosen_fraction) * on_likely
 
 
@@ -376,9 +380,7 @@ class LargeFirstBet(NamedTuple):
     """The bet on a first run with at least 200 canaries, at thresholds that depend on the tested epsilon.
 
     Attributes:
-      on_ramps: The fraction of the initial capital on ramps.
-      staked: The fraction of each component's capital that is staked on this bet.
-      delta: The delta of epsilon.
+      on_ramps, staked, delta: As in `FirstBet`.
       log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
       chosen: None, since no canary chooses a threshold.
     """
@@ -392,7 +394,7 @@ class LargeFirstBet(NamedTuple):
     def win(self, epsilon: float) -> float:
         """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
         powers = claimed_curve.choose_refuting_powers(self.log_p_values.size)
-        # The threshold whose m(t), e^epsilon a(t) + delta, exceeds delta by this power.
+        # Each bet is at the rate a with e^epsilon a = power. Epsilon then allows a fraction of power + delta.
         log_rates = np.log(powers) - epsilon
         return claimed_curve.compute_payoff(self.log_p_values, log_rates, powers + self.delta)
 
@@ -400,14 +402,14 @@ class LargeFirstBet(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
-    It has T * C components for T thresholds and C bets, grouped by threshold, and then V components for
-    ramps. The capital starts at 1, and refutes an epsilon if it becomes large.
+    It has T * C components for T thresholds and C bets, grouped by threshold, followed by V components for
+    ramps. The total starts at 1.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
         """Splits the starting capital among the components, and counts the cosines above thresholds."""
         runs = _select_present(design)
-        self.num_runs = len(runs)  # with an inserted canary
+        self.num_runs = len(runs)  # only runs with an inserted canary
         self.first_bet = _plan_first_bet(runs, design, delta)
         self._delta = delta
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
@@ -425,8 +427,8 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
-        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. Ramps use
-        min(m(t), 1) for m(t); see the module's docstring.
+        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
+        docstring has the formulas; ramps use min(m(t), 1).
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -434,7 +436,8 @@ class Capital:
         shifts = _SHIFTS[:, None]  # nu
         log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1), (V, T)
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
-        rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # b_t, (V, T)
+        # b_t, the rise of each ramp at threshold t; ramps are 1 below all thresholds, (V, T).
+        rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)
         observed = 1 + fractions @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
@@ -444,7 +447,7 @@ class Capital:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first `runs` runs.
 
         Component j starts with a capital s_j, and stakes a fraction w of it on the first bet. Let f_j(i) be
-        its factor in run i (`log_factors`). The capital is
+        its factor in run i (`log_factors`). Its capital is
 
             s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{runs - 1} f_j(i).
         """
@@ -453,7 +456,7 @@ class Capital:
         log_not_staked = np.log1p(-staked) + first_factors
         log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # How often each distinct row occurs in the later runs.
+        # The number of later runs with each distinct row of fractions.
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
@@ -461,7 +464,7 @@ class Capital:
     def find_main_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
 
-        For a single run with a chosen threshold, it is the chosen one.
+        If the only run's canaries chose a threshold, we return that one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen:
@@ -477,12 +480,12 @@ class Capital:
         """
 
         def is_refuted(k: int, components: int | None = None) -> bool:
-            """Returns True if the first components, by default all, refute the epsilon k * _EPSILON_STEP."""
+            """Returns True if the first `components`, by default all, refute k * _EPSILON_STEP."""
             log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
             return np.logaddexp.reduce(log_capital) >= target
 
-        # The capital on thresholds decreases as epsilon grows, so we can bisect. That on ramps may increase,
-        # so we then search all components step by step.
+        # The capital on thresholds decreases as epsilon grows, so we first bisect using only this part. The
+        # capital on ramps may increase, so we then search step by step using both.
         leap = 1
         while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
             leap *= 2
@@ -496,10 +499,11 @@ class Capital:
         return k
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound on epsilon after each run, (R,). A log capital of `target` refutes an epsilon."""
+        """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
         first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
-        components = self.compute_log(1, 0.0)  # the log capital against that epsilon, run by run
+        # Each component's log capital against that epsilon after the current run.
+        components = self.compute_log(1, 0.0)
         for run in range(self.num_runs):
             if run:
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
@@ -523,17 +527,21 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet | LargeFirstBet:
     """Returns the bet on the first of the runs, and the initial split of the capital.
 
-    `runs` are the inserted canaries' cosines, (K,) for each run with any. Several runs in an unknown order
-    get no bet, because any of them may be the first. In a plain design with 40 to 199 inserted canaries,
-    most of the bet is on a threshold chosen using half of them.
+    `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
+    order, the stake is 0, because any of them may be the first. In a plain design with fewer than 200
+    canaries and at least 40 inserted ones, most of the bet is on a threshold chosen using half of them.
     """
     may_bet = design.in_order or len(runs) == 1
     if has_many_canaries(design):
-        staked = claimed_curve.FIRST_STAKE * may_bet
-        return LargeFirstBet(0.1, staked, delta, _compute_log_p_values(design))
+        return LargeFirstBet(
+            on_ramps=0.1,
+            staked=claimed_curve.FIRST_STAKE * may_bet,
+            delta=delta,
+            log_p_values=_compute_log_p_values(design),
+        )
     cosines = runs[0]
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
-    # Any split gives a valid bound. With many canaries, the first run proves more.
+    # Any split and stake give a valid bound. A first run with more canaries proves more, so we stake more.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
@@ -541,14 +549,12 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet 
         staked = 0.3
     bet = FirstBet(
         on_ramps=on_ramps,
-        staked=staked,
+        staked=staked * may_bet,
         delta=delta,
         log_rates=compute_log_rates(design, levels),
         fractions=_compute_fractions(runs[:1], levels)[0],
     )
-    if not may_bet:
-        return bet._replace(staked=0.0)
-    if not design.plain or cosines.size < 2 * _MIN_PILOT:
+    if not may_bet or not design.plain or cosines.size < 2 * _MIN_PILOT:
         return bet
 
     pilot, rest = split_pilot(cosines, cosines.size // 2)
@@ -559,27 +565,27 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet 
 
 
 def has_many_canaries(design: Fresh) -> bool:
-    """Returns True if a run has enough canaries for bets on the first run at the claim's own thresholds."""
+    """Returns True if a run has enough canaries for bets at thresholds that depend on the tested claim."""
     return design.cosines.shape[1] >= claimed_curve.MIN_FIRST
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
     """Returns the log p-values (K,) of the canaries inserted in the first run with any, in ascending order.
 
-    A p-value is the probability that a left-out canary scores at least as high.
+    A canary's p-value is the probability that a left-out canary scores at least as high.
     """
     first = np.argmax(design.presence.any(axis=1))
     log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
-    if design.draws:
+    if design.draws:  # scores are ranks
         log_p_values = np.log(design.ranks() / (design.draws + 1))
-    # A p-value of 0 would refute every epsilon.
+    # Without a lower limit, a p-value of 0 would refute every epsilon.
     return np.sort(np.maximum(log_p_values[first][design.presence[first]], -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
     """Draws `size` of the values (n,) as a pilot; returns shuffled indices of (the pilot, the others).
 
-    The values' ranks are the seed, so the draw does not depend on their scale.
+    The seed is a hash of the values' ranks, so the draw does not depend on their scale.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
@@ -587,14 +593,14 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 
 
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the threshold, as a cosine, that should prove the largest epsilon for other canaries.
+    """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
 
-    A normal distribution fitted to the pilot's cosines (n,) predicts those of the other `canaries`. We
-    maximize log(h / a). Here h is the expected fraction above the threshold minus two standard deviations,
-    and a is the probability that a left-out canary exceeds it.
+    We predict their cosines by a normal distribution fitted to the pilot's cosines (n,), and maximize
+    log(h / a). Here h is the expected fraction above the threshold minus two standard deviations, and a is
+    the probability that a left-out canary exceeds it.
     """
     root = np.sqrt(dimension)
-    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, also for a small dimension.
+    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, even if the dimension is small.
     near = np.arange(100) / 10
     far = np.geomspace(10, max(root, 11), 400)
     units = np.append(near, far)

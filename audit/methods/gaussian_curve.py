@@ -1,4 +1,4 @@
-"""Tests whether the trade-off curve is Gaussian, which bounds on mu assume.
+"""Tests whether the trade-off curve is Gaussian. Bounds on mu need this for their epsilon.
 
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
 variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
@@ -6,19 +6,18 @@ quantiles (cuts), and fit two normal distributions with equal variance and commo
 Three statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
-    spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
-    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
+    spread    Rao's score for a quadratic term in the log-likelihood ratio
+    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than for a Gaussian curve
 
-We compute p-values from tables drawn from the fit, because chi-squared distributions are wrong if the worlds
-hardly overlap. The test combines them with unequal weights (Bonferroni). If the curve is
-Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
+We compute the p-value from tables drawn from the fit, because chi-squared distributions are wrong if the
+worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
+error of a parametric bootstrap.
 
 We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
 noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
 rates below 1/n.
 
-A *table* has counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes a single
-table; later functions take batches (..., 2, cells).
+A *table* has counts (2, cells), with the world "out" (canary left out) first.
 """
 
 import functools
@@ -41,7 +40,7 @@ _PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the other curves
 
 
 class Fit(NamedTuple):
-    """Fits of the null hypothesis to tables: two normal distributions with equal variance and common cuts.
+    """Fits of the null hypothesis, two normal distributions with equal variance and common cuts, to tables.
 
     Attributes:
       mu: (...,) the mean of world "in" minus that of "out", in standard deviations, from -12 to 12.
@@ -69,7 +68,7 @@ class _Null(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test that scores, (n,) in and (m,) out, have a Gaussian trade-off curve.
 
-    It is 1 if no test is possible: with fewer than three cells, or if the worlds do not overlap.
+    It is 1 if no test is possible (`_fit_null`).
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -81,9 +80,9 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the test's smallest power against four other curves (see the module's docstring).
 
-    The power is the probability that `examine` returns a p-value below 5% with these numbers of scores, (n,)
-    in and (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no
-    test is possible.
+    The power is the probability that `examine` returns a p-value below 5% for this many scores, (n,) in and
+    (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
+    possible.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -95,8 +94,8 @@ def power(scores_in: Array, scores_out: Array) -> float:
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     """Fits the null hypothesis to scores, (n,) in and (m,) out, and simulates the statistics under the fit.
 
-    Returns None if no test is possible: with two cells, or if one world's scores are all in higher cells than
-    the other's (a single cell may be shared), since mu is then unbounded.
+    Returns None if no test is possible: if there are fewer than three cells, or if one world's scores are all
+    in higher cells than the other's (a single cell may be shared), since mu is then unbounded.
     """
     table = count_in_cells(scores_in, scores_out)
     cells_out = np.flatnonzero(table[0])  # the indices of cells with scores out, ascending
@@ -112,8 +111,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
 
-    `sizes` (2,) are the numbers of scores of the worlds, and `probabilities` (2, cells) those of the cells.
-    The fits to the drawn tables start at `start`.
+    `sizes` (2,) are the worlds' numbers of scores, and `probabilities` (2, cells) those of the cells. Fits
+    start at `start`.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -127,7 +126,7 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are cells, spread (squared, since it has two sides) and tails; see the module's docstring.
+    They are cells, spread (squared, because the test is two-sided) and tails; see the module's docstring.
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -139,16 +138,16 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
     A statistic's p-value is the tail of a distribution with the mean and variance of the statistics `drawn`
     (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
-    statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which is valid for any
-    distribution. The result is the smallest of the three p-values after a Bonferroni correction.
+    statistics reach the observed one, we use at least (r + 1) / (n + 1), which is valid for any distribution.
+    The result is the smallest of the three p-values after a Bonferroni correction.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
-    # In theory, the standard deviation of tails is 1. With few scores it is lower, because they vary too
-    # little around their fit.
+    # In theory, the standard deviation of tails is 1. If there are few scores, it is lower, because they vary
+    # too little around their fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
     excess = statistics[..., 2] - mean[2]
     smooth[..., 2] = special.ndtr(-excess / deviation)
@@ -156,7 +155,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
     empirical = (reaching + 1) / (len(drawn) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    # Tails get most of the level, since a misfit there makes an epsilon from mu too large.
+    # Tails get most of the level, since this misfit makes an epsilon that is computed from mu too large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
@@ -164,7 +163,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
     """Returns how often the test rejects simulated scores from a family of other curves.
 
-    There are as many scores as observed. We choose the family's parameter to fit the observed |mu|.
+    The number of scores is the observed one. The family's parameter gives the same fitted |mu|.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -181,13 +180,14 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
     """Returns the mu fitted to infinitely many scores of a family, for each of the 48 _PARAMETERS."""
+    # In the limit, the tables are the cells' probabilities.
     tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in _PARAMETERS]
     fits = fit_tables(np.array(tables))
     return np.maximum.accumulate(fits.mu)  # ascending, for interpolation
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
-    """Returns the probabilities (2, cells) of cells for a family's scores, the world "out" first.
+    """Returns the probability (2, cells) of each cell for a family's scores, with the world "out" first.
 
     Cuts are quantiles of the even mixture of both worlds.
     """
@@ -199,9 +199,9 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Returns the table (2, cells) of scores, (n,) in and (m,) out, with the world "out" first.
 
-    Each of the 2 to 16 cells contains about the same fraction of the scores, with equal weight for both
-    worlds. If both worlds had the size of the smaller one, the cells would contain at least 8 scores on
-    average. Equal scores share a cell.
+    If both worlds get equal weight, each of the 2 to 16 cells contains about the same fraction of the scores.
+    If both had the size of the smaller one, the cells would contain at least 8 scores on average. Equal
+    scores share a cell. We drop empty cells.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -215,15 +215,16 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = np.clip(2 * smaller_world // 8, 2, 16)
-    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # skips empty cells
+    # Each distinct score's cell, numbered without gaps.
+    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)
     return np.array([np.bincount(cell, weights=world) for world in counts])
 
 
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    mu is a weighted mean over cuts of the distance between both worlds' normal quantiles. At each cut, the
-    mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
+    mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
+    the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -241,7 +242,7 @@ def approximate_fit(table: Array) -> Fit:
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)
 
     def is_too_low(cuts: Array) -> Bits:
-        """Returns True for cuts if the fraction of the mixture below them is smaller than observed."""
+        """Returns True for each cut below which the mixture has a smaller fraction than observed."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
@@ -252,7 +253,7 @@ def approximate_fit(table: Array) -> Fit:
 
 
 class _Cells(NamedTuple):
-    """The cells of a fit in both worlds: "out" (N(0, 1)) first, then "in" (N(mu, 1)).
+    """A fit's cells in both worlds: "out" (N(0, 1)) first, then "in" (N(mu, 1)).
 
     Attributes:
       probabilities: (..., 2, cells) the probability of each cell, above 0.
@@ -267,7 +268,7 @@ class _Cells(NamedTuple):
 
 
 def _expand(fit: Fit) -> _Cells:
-    """Returns the cells' probabilities and their derivatives under a fit."""
+    """Returns the cells' probabilities, densities and derivatives under a fit."""
     # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
@@ -301,7 +302,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
-    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step = J'
+    Let J be the Jacobian of the cell probabilities P, and W = diag(sizes / P). A step solves J' W J step = J'
     (counts / P). The default start is `approximate_fit`; eight steps from there converge.
     """
     sizes = table.sum(-1, keepdims=True)
@@ -319,8 +320,8 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., cells) of Fisher scoring: changes of the cells - 1 cuts, then of mu.
 
-    To keep cuts in order, we shorten steps that close more than 70% of a gap. We also shorten steps that move
-    a parameter by more than 1.
+    We shorten steps that close more than 70% of a gap between cuts, which keeps cuts in order, and steps that
+    move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
@@ -349,9 +350,9 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
     A term f multiplies the fitted density of the world "in" by exp(c f), up to a constant; the fit has c = 0.
-    The statistic is the derivative of the log likelihood of tables (..., 2, cells) with respect to c, divided
-    by its standard deviation given that we fit cuts and mu. Under the null, it is about standard normal if
-    cells contain many scores.
+    The statistic is the derivative, with respect to c, of the log likelihood of tables (..., 2, cells). We
+    divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is about
+    standard normal if cells contain many scores.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
@@ -371,11 +372,11 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
 
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
-    """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients at 0.
+    """Returns the derivatives (..., 2, cells, 2) of cell probabilities with respect to two coefficients at 0.
 
     A Gaussian curve's log-likelihood ratio is linear in the score. The coefficients multiply two added terms:
-    a quadratic one, and a cubic one with the opposite sign of mu, which bends the ratio towards 0. Both are
-    powers of a cell's mean score, measured from the midpoint between the two means.
+    a quadratic one, and a cubic one with a sign opposite to mu's, so it bends the ratio towards 0. Both are
+    powers of a cell's mean score, measured from the midpoint between the two worlds' means.
     """
     # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the
     # difference of the density.

@@ -1,6 +1,6 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
-    lidp_wilson_L       epsilon from confidence limits for exchangeable bits of order L = 1, 2, 4, with both
+    lidp_wilson_L       epsilon from confidence limits of order L = 1, 2 or 4 for exchangeable bits, with both
                         directions of the inequality (LiDP paper, Sections 4 and 5): asymptotic, as published
     lidp_bernstein_L    the same with finite-sample limits
     lifted              epsilon by betting on each run's averages: finite-sample, without assumptions
@@ -8,18 +8,15 @@
 
 The LiDP paper is Pillutla et al. (NeurIPS 2023). `audit.evidence.canaries` explains why average error rates
 satisfy the trade-off inequality, and `betting` explains how we test it. We choose the threshold and the bets
-using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So the order of runs and
-canaries and an increasing map of all scores do not change a bound.
+using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So neither the order of runs and
+canaries nor an increasing map of all scores changes a bound.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
-error, else 0. Let S be their sum, m_l = C(S, l) / C(K, l), and mu_l = E m_l, which we estimate by the mean
-over n runs. Two random sets of l canaries share i with probability h_l(i), so
-
-    Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
-
-A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-limits mu_j for L/2 < j <= L in the same way, and then descends to mu_1. Each of the L limits gets 1/L of the
-error. The authors' code differs at order 4 (Errata L1 in experiments/lidp/README.md).
+error, else 0. Let S be their sum, and mu_l the mean of C(S, l) / C(K, l), which we estimate from n runs.
+`_bound_variance` derives the estimate's variance. A bound of order 1 uses the variance mu_1 - mu_1^2 of a
+single bit. A bound of order L = 2, 4, 8, ... first computes limits for mu_j with L/2 < j <= L in the same
+way, and then descends to mu_1. Each of the L limits gets 1/L of the error. The authors' code differs at order
+4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -85,7 +82,7 @@ class CanaryMethod(Method):
         """Returns the method's lower bound from the scores of a design.
 
         A user's coins may be unfair, so we raise the error rates of the counted runs (`Coins.widen`). We do
-        not raise the pilot's, because its choices must not depend on the coins of the counted runs.
+        not raise the pilot's rates, since they would then depend on the coins of the counted runs.
         """
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
@@ -114,7 +111,7 @@ class CanaryMethod(Method):
             threshold=counted.threshold,
             false_positives=int(errors.alarms.sum()),
             false_negatives=int(errors.misses.sum()),
-            # With coins, only a fraction 1 / scale of the canaries is in each world on average.
+            # In a design with coins, only a fraction 1 / scale of the canaries is in each world on average.
             n_in=round(guesses_in / errors.scale_in),
             n_out=round(guesses_out / errors.scale_out),
             assumes=assumes,
@@ -128,7 +125,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(0.0)  # we only use the numbers of runs and guesses, equal at any threshold
+    sizes = rest.errors(0.0)  # for the numbers of runs and guesses, which no threshold changes
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -138,8 +135,8 @@ def _prove_lidp(
 ) -> float:
     """Returns the parameter, at least 0, of the family's curve through upper limits of both error rates.
 
-    Each limit gets half of the bound's error, and uses the moments of a run's errors up to `order`, a power
-    of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
+    Each limit gets half of the bound's error probability, and uses moments of each run's errors up to
+    `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
     _, missed = exchangeable_limits(
@@ -148,7 +145,7 @@ def _prove_lidp(
     _, alarmed = exchangeable_limits(
         errors.alarms, errors.canaries_out, order, error / 2, compute_limits
     )
-    fpr = min(errors.scale_out * alarmed, 1.0)  # a scale is above 1 with coins
+    fpr = min(errors.scale_out * alarmed, 1.0)  # the scale is above 1 if the design has coins
     fnr = min(errors.scale_in * missed, 1.0)
     return max(float(family.parameter(fpr, fnr)), 0.0)
 
@@ -160,8 +157,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     error.
 
     Args:
-      mean: The average of the values.
-      n: The number of values.
+      mean: The average of the n values.
       error: The error probability of each limit.
       variance: An upper bound on the variance of a value.
     """
@@ -227,7 +223,7 @@ def exchangeable_limits(
     limits: dict[int, Limits] = {}  # j -> limits for mu_j
     for j in range(order, 0, -1):
         variance = _VARIANCE_OF_BIT  # valid for any value in [0, 1]
-        # With limits for all moments up to mu_(2 j), we bound the variance of mu_j's estimate more tightly.
+        # Limits for mu_(j + 1), ..., mu_(2 j) give a tighter bound on the variance of mu_j's estimate.
         if 2 * j <= order:
             variance = _bound_variance(j, canaries, limits)
         limits[j] = compute_limits(means[j], len(sums), error / order, variance)
@@ -237,8 +233,8 @@ def exchangeable_limits(
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
     """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of exchangeable bits.
 
-    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are each run's sums of its
-    bits, one for each of its `canaries`.
+    mu_l is the probability that l random bits of a run are all 1. `sums` (n,) are the runs' sums of bits; a
+    run has one bit for each of its `canaries`.
     """
     # If l random bits are 1, another random bit is 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
@@ -252,7 +248,7 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
 
     mu_j is the probability that j random canaries all give an error. Two random sets of j canaries share i
     with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
-    the linear term. The others give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
+    the linear term. Other sets give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -312,12 +308,12 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """Returns the score in the pilot that should prove the largest parameter as a threshold.
 
     At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
-    The usual choice is the best score for normal distributions. If they predict 0 everywhere, it is the score
-    with the smallest sum of counted rates. Another score replaces it if its raised rates predict a larger
-    parameter than the counted rates of the usual choice.
+    The usual choice is the best score for normal distributions. If these predict 0 everywhere, it is the
+    score with the smallest sum of counted rates. Another score replaces the usual choice if its raised rates
+    predict a larger parameter than the counted rates of the usual choice.
 
-    `pilot` has the runs used to choose, and `sizes` the errors of the other runs; only their numbers of runs
-    and guesses matter. `error` is the error probability of each rate's limit.
+    `pilot` has the runs used to choose. `sizes` has the other runs' errors, but we use only the numbers of
+    runs and guesses. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -330,10 +326,10 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     def predict(rates: Array) -> Array:
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
-        We add two errors to a rate p. Its estimate has the variance scale * p (1 - p) / guesses, and differs
-        from p by more than x with probability at most about exp(-x^2 / (2 variance)). With probability
-        `error`, n runs miss a kind of run with frequency log(1 / error) / n. A run's estimate is at most
-        `scale`, so such runs may add this frequency times `scale`.
+        We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
+        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, with
+        probability `error`, n runs miss a kind of run that has the frequency log(1 / error) / n. A run's
+        estimate is at most `scale`, so such runs may add this frequency times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

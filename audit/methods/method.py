@@ -1,8 +1,6 @@
 """The record of a method: the texts and markers of a bound or an estimate in reports.
 
-A method is a function and its record in the same file. `estimate.METHODS` has the methods for one canary per
-run, and `lifted.METHODS` has those for several. The methods for a single run are in
-`one_run_bounds.OF_COINS`, and in FITTED and LIMITS of `one_shot`. This module does not load SciPy.
+A method is a function and its record in the same file, as in `estimate.py`. This module does not load SciPy.
 """
 
 import dataclasses
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """The mean and the 95% quantile of an estimate's epsilon in `audits` simulated audits without leakage."""
+    """The mean and the 95% quantile of an estimate's epsilon in `audits` simulated audits of no leakage."""
 
     mean: float
     quantile_95: float
@@ -22,15 +20,15 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """Texts about a bound's assumption, or about why an estimate is not a bound.
+    """Texts that state a bound's assumption, or why an estimate is not a bound.
 
     Attributes:
-      text: The text in JSON, and next to a bound printed without a table.
+      text: The text in JSON, and next to a bound that is not in a table.
       word: The word in the last column of a table.
       sentence: The text on a page.
       note: The line below a table that explains the word; may be empty.
       gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
-      proviso: The text after "with 95% confidence, and" in a verdict; empty without an assumption.
+      proviso: The text after "with 95% confidence, and" in a verdict; empty if there is no assumption.
     """
 
     text: str
@@ -49,10 +47,8 @@ class Mark(NamedTuple):
 
     Attributes:
       color: The name of a colour in the palette.
-      marker: A matplotlib marker.
-      size: The marker's size in points.
+      marker, size: As in matplotlib.
       place: The left-to-right position among the markers at the same point on the axis.
-      filled: Whether the marker is filled.
       outline: A matplotlib colour for the marker's edge; empty for `color`.
     """
 
@@ -66,14 +62,13 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method's texts and marker in reports; subclasses add the functions that compute it.
+    """A method's texts and marker in reports. Subclasses add the function that computes its result.
 
     Attributes:
       name: The name in tables and JSON.
-      assumes: The assumption.
       label: The name in figures and on pages.
       legend: The name together with the assumption.
-      counterpart: The single-canary method that it replaces if runs have several canaries; may be empty.
+      counterpart: The single-canary method that it replaces if runs have several canaries, if any.
       mark: The marker in the figures of sweeps; None if they do not show the method.
     """
 

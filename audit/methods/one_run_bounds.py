@@ -4,21 +4,21 @@
     one_run_guesses    from fair coins: correct guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: correct guesses against mu-GDP
 
-*Guesses.* A fair coin decides whether each of m canaries is inserted. From the release, an adversary guesses
-exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r coins
-whose scores are farthest from the median: "inserted" if the score is above the median, else "left out". We
-choose r using some of the canaries, a pilot (Errata O11 of experiments/one_shot/README.md has the
-assumptions).
+*Guesses.* For each of m canaries, a fair coin decides whether it is inserted. From the release, an adversary
+guesses exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r
+coins whose scores are farthest from the median: "inserted" if the score is above the median, else "left out".
+We choose r using some of the canaries, a pilot. Errata O11 of experiments/one_shot/README.md has the
+assumptions.
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
-To derive the second, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
-random canary. The probability that at least j other guesses are right and its own guess is right is x = (j
-q_(j+1) + S_(j+1)) / m. The probability that its own guess is wrong instead is ((r - j) q_j - S_(j+1)) / m.
-Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu), also on average over canaries and coins,
+To derive the second test, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
+random canary. The probability that at least j other guesses are right and that this canary's guess is right
+is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) /
+m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu), also on average over canaries and coins,
 since g is convex. So
 
     q_j >= (m g(x) + S_(j+1)) / (r - j),
@@ -47,8 +47,8 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 ONE_RUN_GUESSES = "one_run_guesses"
 ONE_RUN_GAUSSIAN = "one_run_gaussian"
-LEAST_COINS = 40  # half of them for the smallest pilot
-# The fractions of the coins that we may guess.
+LEAST_COINS = 40  # the smallest pilot has half of them
+# We choose one of these fractions of the coins to guess.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 
 
@@ -81,7 +81,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    It does not report a false-positive rate, nor a path of bounds after each run.
+    It reports neither a false-positive rate nor a path of bounds after each run.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -100,7 +100,7 @@ def make_design(cosines: Cosines) -> Fresh:
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds `one_run_guesses` and `one_run_gaussian` for a single run with fair coins.
 
-    Both count correct guesses about at most 20,000 of the coins.
+    Both count correct guesses of at most 20,000 coins.
 
     Raises:
       InputError: There are fewer than 40 canaries.
@@ -115,8 +115,9 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. We choose the
-    # number of guesses with the smallest limit, from the pilot's predictions, rounded up to be conservative.
+    # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. So we choose
+    # the number of guesses with the smallest limit. The pilot predicts wrong guesses, which we round up to be
+    # conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -177,7 +178,7 @@ class _OrderedCoins(NamedTuple):
     """The coins outside the pilot, with the most certain guess first.
 
     Attributes:
-      right: (coins,) the number of correct guesses among the most certain 1, 2, ... guesses.
+      right: (coins,) the numbers of correct guesses among the 1, 2, ... most certain guesses.
       guess_counts: (choices,) the numbers of guesses to choose from.
       expected_right: (choices,) the fraction of correct guesses that the pilot predicts for each number.
     """
@@ -187,9 +188,9 @@ class _OrderedCoins(NamedTuple):
     expected_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
-        """Returns (the number of correct ones among the most certain `guesses`, the counts for `Bound`).
+        """Returns (how many of the most certain `guesses` are correct, the counts as fields of `Bound`).
 
-        `Bound` has no fields for guesses, so we report them as scores in, and wrong ones as false negatives.
+        `Bound` has no fields for guesses. We report them as scores in, and wrong ones as false negatives.
         """
         right = int(self.right[guesses - 1])
         return right, {
@@ -203,9 +204,9 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
-    We guess that a canary is inserted if its score is above the median. The certainty is the distance between
-    the two. A normal distribution fitted to the pilot predicts the fraction of correct guesses for each
-    fraction of guessed coins in _GUESSED.
+    We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
+    from the median. A normal distribution fitted to the pilot predicts the fraction of correct guesses for
+    each fraction of guessed coins in _GUESSED.
     """
     scores = design.scores[0]
     require(
@@ -218,7 +219,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    # Computing mu takes long for more coins. `split_pilot` shuffles, so the subset is random.
+    # Computing mu takes too long for more coins. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
@@ -226,11 +227,12 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
     mean = signed[pilot].mean()
     spread = max(signed[pilot].std(), 1e-200)  # above 0 even if all scores are equal
-    # The probabilities that a guess is right, or wrong, with a certainty above each level.
+    # The probabilities of a right guess, and of a wrong one, with a certainty above each level.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
     guessed = rightly + wrongly
+    # For each fraction in _GUESSED, the index of the level above which about this fraction is guessed.
     nearest_level = np.abs(guessed[:, None] - _GUESSED).argmin(0)
     expected_right = (rightly / guessed)[nearest_level]
     return _OrderedCoins(right, guess_counts.astype(np.int64), expected_right)
@@ -239,7 +241,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the largest epsilon that the number of correct guesses refutes (`log_p_approximate`), or 0.
 
-    `right` of the `guesses` are correct. The proof assumes that their number is fixed. `error` is the
+    `right` of the `guesses` are correct. The proof assumes a fixed number of guesses. `error` is the
     probability of refuting a true epsilon.
     """
     return find_largest_refuted(
@@ -272,7 +274,6 @@ def log_p_approximate(
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses.
-      epsilon, delta: At least 0.
     """
     # W is the number of correct guesses if each has the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
@@ -293,7 +294,7 @@ def gaussian_refutes(
 
     Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
     S_v = error, and compute the least q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
-    docstring). If q_0 would exceed 1, the true q_v is below the error, and mu is refuted.
+    docstring). If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
 
     Args:
       canaries: m, the number of coins.
@@ -307,10 +308,10 @@ def gaussian_refutes(
     q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
     for j in range(int(v.max()) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # If the probability exceeds 1, mu is refuted already.
+        # A probability above 1 already refutes mu.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
         wrong_probability = special.ndtr(quantiles - mus)
-        # If j >= v, r - j may be 0, but we do not use the result.
+        # If j >= v, r - j may be 0, but we then ignore the result.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
         least_q = np.maximum(q, required_q)

@@ -1,10 +1,10 @@
-"""Estimates of epsilon from the cosines of the canaries of a single run (Andrew et al., ICLR 2024).
+"""Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
 Each canary is a uniform direction in R^d. Training with it shifts the cosine between the canary and the
-released vector. Without a leak, the cosine has the distribution in `cosine_law`, which is nearly N(0, 1/d).
+released vector. Otherwise, the cosine has the null distribution in `cosine_law`, which is nearly N(0, 1/d).
 
-    one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to the
-    cosines one_shot_equal_variance    against N(mean, 1/d): the estimate in Table 1 (Errata O1)
+    one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
+    one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
     one_shot_jeffreys          eps_lo: the best of all thresholds, each with Jeffreys limits
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
@@ -12,8 +12,8 @@ These are not confidence bounds. The first two ignore the error of the fit. The 
 using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
 An *observed* canary was inserted, and an *unobserved* canary was left out. If cosines are maxima over rounds,
-we do not know their distribution without a leak. Then the first two methods fit it to the unobserved cosines.
-In the code, means and deviations are in units of 1/sqrt(d).
+we do not know their null distribution, so the first two methods fit it to the unobserved cosines. In the
+code, means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -49,11 +49,11 @@ def fit(values: Array, dimension: int) -> Gaussian:
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between the null and the observed distribution with the null's deviation."""
+    """Returns the exact epsilon between the null and the null shifted to the observed mean."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
-# (distribution without leakage, distribution of observed cosines, delta) -> epsilon
+# (null distribution, distribution of observed cosines, delta) -> epsilon
 FITTED = {
     ONE_SHOT_FITTED: gaussians.epsilon,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
@@ -63,7 +63,7 @@ FITTED = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
 
-    `confidence` is the level of each error rate's limit, in the estimates that use limits.
+    `confidence` is the level of each error rate's limit, for the estimates that use limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
@@ -84,9 +84,9 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The result's
-    confidence of 0.95 has no effect.
+    The null is N(0, 1/d), or is fitted to the unobserved cosines if we have any. The standard error comes
+    from 2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The
+    result's confidence of 0.95 has no effect.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -114,9 +114,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
+    """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    They come from 2,000 simulated fits. Without unobserved canaries, the null is not fitted (Errata O2 of
+    They come from 2,000 simulated fits. If `unobserved` is 0, the null is not fitted (Errata O2 of
     experiments/one_shot/README.md). `method` is a key of FITTED; `observed` and `unobserved` are the numbers
     of canaries.
     """
@@ -135,7 +135,7 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
     """Draws the means and standard deviations (2000,) of samples of n = `canaries` values from `law`.
 
-    We do not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n),
+    A sample's mean is normal. n times its variance (with divisor n),
     divided by the true variance, is chi-squared with n - 1 degrees of freedom.
     """
     errors = rng.standard_normal(_SIMULATED_FITS)
@@ -149,22 +149,22 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     At each threshold, epsilon is that of the trade-off curve through upper limits of both error rates
-    (`conversions.epsilon_from_rates`). Without unobserved canaries, we know the false-positive rate: the tail
-    of a cosine's distribution. From 1,000 dimensions on, we use the tail of the normal limit, as the code of
-    Andrew et al. (2024) does. With unobserved canaries, we count their cosines above the threshold, so both
-    rates have limits. Even at a fixed threshold, both are valid only with probability 1 - 2 error (Errata O8
-    of experiments/one_shot/README.md).
+    (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known: the
+    tail of a cosine's null distribution. From 1,000 dimensions on, we use the tail of the normal limit, like
+    the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even at a
+    fixed threshold, both rates' limits are valid only with probability 1 - 2 error (Errata O8 of
+    experiments/one_shot/README.md).
 
-    `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys' limits, and 1 for
-    Clopper and Pearson's.
+    `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
+    Clopper-Pearson limits.
     """
     points = np.sort(run.observed)
     if not len(run.unobserved):
-        misses = np.arange(len(points))  # at a threshold just below each point
+        misses = np.arange(len(points))  # observed canaries below each point
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < 1000:
             log_fpr = cosine_law.log_sf(points, run.dimension)
-        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # underflow to 0 would give infinity
+        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # a rate of 0 would give an infinite epsilon
     else:
         levels = np.concatenate([[-np.inf], run.observed, run.unobserved])
         alarms, misses = thresholds.count_errors(points, run.unobserved, levels)

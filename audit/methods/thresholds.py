@@ -1,6 +1,6 @@
 """Chooses thresholds.
 
-We guess that a canary was inserted ("in") if its score is above the threshold. A bound is only valid if the
+We guess that a canary was inserted ("in") if its score is above the threshold. A bound is valid only if the
 threshold does not depend on the counted scores. So we choose it using a *pilot*: scores that we do not count.
 """
 
@@ -15,9 +15,9 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of imaginary normal scores added to a pilot's counts
-_MIN_STEADY = 8  # a rank's counts are reliable with this number of the pilot's scores beyond it
-_MAX_MISFIT = 1.8  # in standard deviations; a larger one contradicts normal distributions
-_RELATIVE_ERROR = 1.7  # over sqrt(n): of bounds predicted from the counts of n scores per world
+_MIN_STEADY = 8  # a rank's counts are reliable if at least 8 of the pilot's own scores are up to it
+_MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
+_RELATIVE_ERROR = 1.7  # of a bound predicted from the counts of n scores per world, times sqrt(n)
 _RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
 
 
@@ -61,15 +61,14 @@ def choose_on_pilot(
     ranks 1, 2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the
     ROC curve, which varies little between pilots, and from the pilot's error counts.
 
-    The usual choice is the best rank for normal distributions. Under a Gaussian curve it is final, because an
-    increasing map makes scores normal. In other families, the rank with the best counts replaces it if the
+    The usual choice is the best rank for normal distributions. For a Gaussian curve it is final, because an
+    increasing map makes scores normal. For other families, the rank with the best counts replaces it if the
     counts clearly contradict normal distributions, or clearly predict a larger bound. The choice depends only
-    on the order of the scores. A poor choice makes the bound weaker, but not wrong.
+    on the order of the scores. A poor choice makes the bound weaker, but not invalid.
 
     Args:
       pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
-      family: The trade-off functions.
       error: The error probability of each rate's upper limit.
     """
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
@@ -106,14 +105,14 @@ def _judge_ranks(
 ) -> Array:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of one world, "own".
 
-    A threshold is the r-th lowest score of the own world, with r at most half of the scores. We guess that
-    lower scores are from the other world. So the errors are the r - 1 lower scores of the own world, and the
-    scores of the other world above the threshold.
+    A threshold is the r-th lowest score of the own world, with r at most half the number of scores. We guess
+    that lower scores are from the other world. So the errors are the r - 1 lower scores of the own world, and
+    the scores of the other world above the threshold.
 
     Args:
       own: The pilot's scores of the own world.
       other: The pilot's scores of the other world, most of them lower.
-      n_own, n_other: The numbers of scores of both worlds that will be counted.
+      n_own, n_other: The numbers of scores that will be counted.
       mu: The distance between the means of both worlds, in standard deviations, if they are normal.
       family: The trade-off functions, which must be symmetric.
       error: The error probability of each rate's upper limit.
@@ -121,13 +120,13 @@ def _judge_ranks(
     Returns:
       (4, R), for each of R ranks: the bound predicted from normal distributions; the bound predicted from the
         pilot's counts; the number of the pilot's own scores up to the rank; and the number of standard
-        deviations between the counts and normal distributions. Bounds are rounded to give the same choice on
-        all platforms.
+        deviations between the counts and normal distributions. We round bounds so that all platforms make the
+        same choice.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of the own world below the threshold
-    # The rank of the pilot's own score nearest to each threshold: the k-th lowest of n scores is near the
-    # quantile of level k / (n + 1).
+    # The rank of the pilot's own score nearest to each threshold. We use that the k-th lowest of n scores is
+    # near the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
@@ -135,8 +134,8 @@ def _judge_ranks(
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
-    # We combine the count with the normal prior. We assume that from the pilot's score to the threshold, the
-    # fraction changes by the same factor as under normal distributions.
+    # We combine the count with the normal prior. From the pilot's score to the threshold, we let the fraction
+    # change by the same factor as for normal distributions.
     size = len(other)
     fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
     fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
@@ -146,8 +145,8 @@ def _judge_ranks(
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(family.parameter(other_limits, own_limit), 9)
 
-    # The count `below` has a binomial variance, and a variance from the position of the pilot's own score,
-    # with a relative error of about 1 / sqrt(place).
+    # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
+    # the pilot's own score, with a relative error of about 1 / sqrt(place).
     expected = size * normal_at_place
     from_other = expected * (1 - normal_at_place)
     from_own = expected**2 / places
@@ -166,15 +165,15 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
-    """Returns the number of pairs of scores, (n,) in and (m,) out, with a larger score in. Ties count half.
+    """Returns the Mann-Whitney statistic of scores, (n,) in and (m,) out.
 
-    This is the Mann-Whitney statistic.
+    It is the number of pairs with a larger score in. Ties count half.
     """
     ordered = np.sort(scores_out)
     looked_up = np.sort(scores_in)  # looking up sorted scores is much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
-    return float(below + below_or_equal) / 2  # a tie is only in the second sum
+    return float(below + below_or_equal) / 2  # only the second sum has ties
 
 
 class Candidates(NamedTuple):
@@ -196,7 +195,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns a pilot's distinct scores as thresholds, with estimated error rates, from (n,) in and (m,) out.
+    """Returns estimated error rates at a pilot's distinct scores, given its scores (n,) in and (m,) out.
 
     The estimates depend only on the order of the scores.
     """
