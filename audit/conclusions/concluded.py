@@ -195,7 +195,7 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # it may rehearse
         note = (
-            "scores use the difference between the final and the initial model: a rehearsal, an extra "
+            "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
         )
         if setting.is_rehearsed(scores.dimension):

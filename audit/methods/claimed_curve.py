@@ -11,7 +11,7 @@ Here h_i(t) is the fraction of run i's canaries above t. If no second run can fo
 is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, canaries cannot choose a
 threshold for others: the curve would allow more than m(a(t)) there.
 
-*The first run.* If it has at least 200 canaries, we also bet on its p-values. A canary's p-value is the
+*The first run.* If it has at least 500 canaries, we also bet on its p-values. A canary's p-value is the
 probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
 where h is the fraction of p-values up to a. The claim determines the rates of five bets: j hits, p-values up
 to the bet's rate, suffice to refute the claim (j = 1, 2, 4, 8, 16).
@@ -40,7 +40,7 @@ THRESHOLDS = np.append(NEAR, FAR)
 # the claim in many runs, and large bets detect large departures in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
-MIN_FIRST = 200  # canaries in the first run, for bets on its p-values
+MIN_FIRST = 500  # canaries in the first run, for bets on its p-values
 FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # j, for each of J = 5 bets
 _REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95

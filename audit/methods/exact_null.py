@@ -18,7 +18,7 @@ N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and
 Student's T.
 
 *The first run.* Unless the order of several runs is unknown, we stake a part of the capital on the mean of
-h(t) / m(t) over certain thresholds, with c = 1. With at least 200 canaries, these thresholds depend on the
+h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
 tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
 at least 40 are inserted, half of them choose a threshold t for the other half. Then P_in(t chosen, hit) <=
 e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0,
@@ -215,7 +215,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
     We skip runs without inserted canaries. The first run's p-values are included if rows are in start order
-    and have at least 200 canaries.
+    and have at least 500 canaries.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -343,7 +343,7 @@ class ChosenThreshold(NamedTuple):
 
 
 class FirstBet(NamedTuple):
-    """The bet on a first run with fewer than 200 canaries, and the split of the initial capital.
+    """The bet on a first run with fewer than 500 canaries, and the split of the initial capital.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
@@ -377,7 +377,7 @@ class FirstBet(NamedTuple):
 
 
 class LargeFirstBet(NamedTuple):
-    """The bet on a first run with at least 200 canaries, at thresholds that depend on the tested epsilon.
+    """The bet on a first run with at least 500 canaries, at thresholds that depend on the tested epsilon.
 
     Attributes:
       on_ramps, staked, delta: As in `FirstBet`.
@@ -528,7 +528,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet 
     """Returns the bet on the first of the runs, and the initial split of the capital.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
-    order, the stake is 0, because any of them may be the first. In a plain design with fewer than 200
+    order, the stake is 0, because any of them may be the first. In a plain design with fewer than 500
     canaries and at least 40 inserted ones, most of the bet is on a threshold chosen using half of them.
     """
     may_bet = design.in_order or len(runs) == 1

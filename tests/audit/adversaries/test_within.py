@@ -159,4 +159,4 @@ def test_one_runs_table_says_from_which_model_its_score_is_measured(
     (scores,) = game.play(build.build(setting, dataset), [(0, 1)], 1)
     assert len(rehearsals) == (reference == "that of a rehearsal")
     table = bounds_table.bounds_table(conclude_setting(scores, setting))
-    assert f"distance between the final model and {reference}" in " ".join(table.split())
+    assert f"difference between the final model and {reference}" in " ".join(table.split())

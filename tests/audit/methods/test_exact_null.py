@@ -139,8 +139,8 @@ COVERED = [
     *(("laplace", mu, DELTA, 16, 12) for mu in (1.0, 4.0)),
     ("bound", 2.0, 1e-3, 1, 200),
     ("bound", 0.0, 1e-2, 64, 10),
-    *((law, 2.0, 1e-2, 200, 2) for law in ("bound", "bound equal")),
-    *((law, 4.0, DELTA, 200, 1) for law in ("gaussian", "equal", "laplace")),
+    *((law, 2.0, 1e-2, 500, 2) for law in ("bound", "bound equal")),
+    *((law, 4.0, DELTA, 500, 1) for law in ("gaussian", "equal", "laplace")),
 ]
 FAST = {("bound", 0.0)}
 

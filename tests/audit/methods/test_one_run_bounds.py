@@ -50,13 +50,13 @@ def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_togeth
     truth = np.log(0.04 - DELTA) - cosine_law.log_sf(0.07, dimension)
     proved = []
     for run in range(400):
-        cosines = draw_null_cosines(rng, (200,), dimension)
+        cosines = draw_null_cosines(rng, (500,), dimension)
         if run % 25 == 0:
-            cosines = 0.07 + 1e-6 * rng.random(200)
+            cosines = 0.07 + 1e-6 * rng.random(500)
         run = given.paired_cosines(cosines, None, dimension).cosines
         found = one_run_bounds.bound_uniform_canaries(run, DELTA, 0.95)
         proved.append(found.epsilon)
-    assert max(proved) <= truth < np.log(0.05 ** (1 / 200)) - (cosine_law.log_sf(0.07, dimension))
+    assert max(proved) <= truth < np.log(0.05 ** (1 / 500)) - (cosine_law.log_sf(0.07, dimension))
     assert np.mean(np.array(proved) > 0.5) <= 0.05
 
 
