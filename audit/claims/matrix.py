@@ -92,7 +92,7 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        It then reveals the number of insertions 1'u plus noise of standard deviation sigma |S^-T 1|.
+        It then reveals the number of insertions 1'u plus noise of standard deviation sigma * norm(S^-T 1).
         """
         require(
             self.min_separation is None,
