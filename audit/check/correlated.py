@@ -54,7 +54,8 @@ def check_noise(
         for most bugs.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
         or matrix (T, T) of the strategy S (see `audit.MatrixMechanism`).
-      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, if S is not scaled.
+      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, for S as given, without
+        scaling its columns to norm 1.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
 

@@ -204,7 +204,7 @@ class StepProbe:
         """
         changed = copy.copy(self)
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed.run(self.rows, 0)
+        changed.base = changed.run(self.rows, 0)  # with seed 0
         return changed
 
     def measure(

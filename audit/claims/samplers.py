@@ -452,7 +452,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     def is_bounded(index: int) -> bool:
         """Returns True if the bound on the mean delta at an epsilon of the grid is at most `delta`."""
         epsilon = float(grid[index])
-        means = np.exp(compute_log_deltas(mus, epsilon)) @ probabilities
+        means = np.exp(compute_log_deltas(mus, epsilon)) @ probabilities  # over the strata, (R,)
         largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 

@@ -172,7 +172,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:
+        if tightest.is_measured:  # by how much steps stretch distances, in rehearsals
             last_model += " if steps stretch as measured"
         # With a hidden-state bound, `upper_bound` is never None.
         composition = at_most(upper_bound or 0.0)

@@ -291,8 +291,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 
     def find_margins(parameter: float) -> Array:
         """Returns the smallest mean of z on the curve minus each bet's critical mean, (weights, stakes)."""
-        fpr = _COARSE_LEVELS[:-1]
+        fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
+        # Bets on a single rate reject the other points.
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
         # The mean of z for each weight at each point, (weights, points).
         means = np.outer(_WEIGHTS, fnr[remaining]) + np.outer(1 - _WEIGHTS, fpr[remaining])

@@ -67,6 +67,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "verdict": answer["verdict"],
         "provenance": subject.provenance,
     }
+    # As a reader of the file sees it, so that both compute the same commitment.
     card: dict[str, Any] = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 

@@ -140,7 +140,8 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
     audited = build.build(setting, dataset)
     fields = setting.mechanism
-    # Our first step has learning rate 1 and inserts no canary (a mask of 0). `rehearse` adds no noise.
+    # Other engines are tested against our first step: with learning rate 1, theta_0 minus its result is the
+    # update. It inserts no canary (a mask of 0), and `rehearse` adds no noise.
     hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
     first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
     theta_0 = audited.init(game.root(setting.seed, "theta"))

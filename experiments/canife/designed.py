@@ -62,7 +62,7 @@ class Designer(NamedTuple):
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the public code's penalty for a gradient of shape (p,) and updates of shape (n, p).
 
-    The norm constant is k in the module's formula, and the clipping norm is C.
+    It is p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, with the norm constant k and clipping norm C.
     """
     products = updates @ (clipping_norm * gradient / _norm(gradient))
     return gradient.size * (_shortfall(norm_constant, gradient) + jnp.mean(products**2))

@@ -128,7 +128,8 @@ def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: Record) -> 
     """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
+    simulated = (label, IN, ".")  # label, color, marker
+    plot_lines(axis, epsilons, {"simulated": simulated, **_EPSILONS})
 
 
 def _draw_steps(axis: Axes, study: Study, answer: Answer) -> None:
