@@ -55,7 +55,7 @@ class Convolution(nn.Module):
         """Returns a loss's gradient at images x (..., C, H, W), from its gradient at kernel.T @ unfold(x).
 
         This is the transpose of `unfold`, applied to kernel @ gradient. We do not store that product, which
-        would take w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over the output's
+        would take w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over output
         channels and the window's rows, and gives a part of the result for each of the window's columns.
 
         Args:
