@@ -136,6 +136,9 @@ def _print_sampler_claims() -> None:
     sigma = FLAGS.noise_multiplier
     if sigma is None:
         sigma = find_noise_multiplier(FLAGS.claim, batches, FLAGS.epochs, FLAGS.delta)
+        if not FLAGS.json:
+            claimed = f"claim of {FLAGS.claim:g} without a noise multiplier"
+            print(f"{claimed}: {sigma:.4g} would give it with Poisson batches\n")
     claims = sampler_claims(
         sampler,
         noise_multiplier=sigma,

@@ -145,6 +145,12 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
     if len(evidence.cosines) == 1:  # a single run
         return
+    if evidence.cosines.shape[1] == 1:
+        runs = len(evidence.cosines)
+        yield (
+            f"read as {runs:,} training runs with one direction each; if all are from one run, use shape "
+            f"(1, {runs})"
+        )
     if evidence.in_order:
         yield "rows are sorted by start time: the bound is the largest after any run"
     else:

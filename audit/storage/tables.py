@@ -75,7 +75,8 @@ class Wanted(NamedTuple):
             example = ",".join(f"{ours}:Name" for ours in self.forms[0])
             raise InputError(
                 f"it has columns {shown(', '.join(names))}: give {forms}, or name some, as in "
-                f"`columns={example}`; each row is a run, and each column of a matrix is a canary"
+                f"`columns={example}`; each row is a run, and each column of a matrix is a canary; cosines "
+                "require `dimension`"
             )
         return places
 
