@@ -341,7 +341,7 @@ _ROWS = (
         clipping="per_example",
         step_seconds=(0.05, 0.03),
         not_convex=_SMOOTH,
-        # 50 insertions with this noise leak as much as the paper's 250 with noise multiplier 4: epsilon 24.0.
+        # These 50 insertions leak as much as the paper's 250 at noise multiplier 4: epsilon 24.0.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",

@@ -53,7 +53,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs at which the mean lower bound reaches a fraction of the true epsilon.
 
     Args:
-      setting: A Gaussian mechanism. The search replaces its numbers of runs and audits.
+      setting: A Gaussian mechanism. The search replaces its run and audit counts.
       tightness: The fraction, between 0 and 1.
 
     Returns:

@@ -159,7 +159,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
         is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
         return SHUFFLED if is_shuffled else BALLS_IN_BINS
 
-    # The probability that all Poisson batches have the size of the first.
+    # The probability that all Poisson batches are the same size as the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
 

@@ -16,7 +16,7 @@ from audit.check.movements import COARSE, SAME
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_AT_C = 5e-3  # the largest relative difference between C and a norm that counts as C
+_AT_C = 5e-3  # a norm counts as C up to this relative difference
 _EXCESS = "an example that moves the step by more than C"
 NOT_FINITE = "NaN or infinity"
 _CLIP = (
@@ -134,24 +134,27 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     return sorted(errors, key=errors.__getitem__)
 
 
-def _fit_size(m: Measured) -> tuple[Any, ...]:
+def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau of added examples. If examples replace a row, it is their reach, or about the
-    noise's deviation if that is larger, because the reach may be up to a tenth too small.
+    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it
+    is the reach, the largest movement, or about the noise's deviation if that is larger, because the reach
+    may be a tenth too small.
     """
-    if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > COARSE:
-        return ()
     tried = m.tried
+    # If examples change each other's gradients (`interacts`), movements do not show a factor.
+    if m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE:
+        return ()
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
     error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
+    # Movements below C may be due to short gradients, so a smaller factor needs proof of clipping.
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor, and one nearly reaches the size that the noise would fit.
+    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
     agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
     # The factor explains the noise, and better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
@@ -331,7 +334,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
     return ()
 
 
-# The report row of each symptom that is not a row's name.
+# Maps each symptom that is not itself a row name to its row in the report.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text that follows the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [

@@ -96,8 +96,8 @@ class TriedExamples:
         algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
         the radius to about 0.1%.
         """
-        norms = [movement.norm for movement in self.described.values()]
-        largest = max((norm for norm in norms if norm < np.inf), default=0.0)
+        norms = [item.norm for item in self.described.values() if item.norm < np.inf]
+        largest = max(norms, default=0.0)
         if not self.refusal or not self.finite:
             return largest
         # The replaced row's contribution is the origin, so the others are twice the movements. A QR
@@ -155,6 +155,7 @@ class TriedExamples:
     @cached_property
     def opposites(self) -> tuple[str, str]:
         """The names of the examples with the largest movement and with the movement farthest from it."""
+        # `finite` begins with the largest movement.
         names = list(self.finite)
         vectors = self.collect("vector")
         farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))

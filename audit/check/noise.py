@@ -147,10 +147,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out parameters with fewer than 32 floating-point spacings per deviation, since the tests would
-    # detect the rounding. We use the spacing at a distance of six deviations, because selecting by drawn
-    # values would remove the noise's tails. Noise that is much larger than stated allows coarser rounding;
-    # two draws differ by up to about ten deviations.
+    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
+    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
+    # drawn values would remove the noise's tails. Noise that is much larger than stated allows coarser
+    # rounding; two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))

@@ -156,7 +156,7 @@ class CheckReport(NamedTuple):
         from audit.storage import files
 
         content = check_page.check_page(self.to_dict())
-        return files.write_whole(errors.path("path", path), content, "name another file")
+        return files.write_whole(errors.path("path", path), content, fix="name another file")
 
     def __str__(self) -> str:
         """Returns the table and the bugs, in lines of at most 80 characters."""

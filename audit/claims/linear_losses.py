@@ -34,7 +34,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
     It is the larger of the epsilons for adding and for removing the canary. Both compare N(0, T sigma^2) with
-    this noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite if sigma is 0 and n is not.
+    the same noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite if sigma is 0 and n is not.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.

@@ -1,4 +1,4 @@
-"""The conclusion from an audit's scores: lower bounds next to the accountant's upper bound."""
+"""The conclusion from an audit's scores: lower bounds, and the accountant's upper bound."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
@@ -235,8 +235,8 @@ class Conclusion(NamedTuple):
         """Returns the bounds in the order of tables.
 
         A single run's bounds keep their order. Otherwise, the bound for any curve comes first, followed by
-        the bound for a Gaussian curve. If `law_is_known` and mu has an upper bound, the lower bound on mu
-        precedes both.
+        the bound for a Gaussian curve. If `law_is_known`, EXACT_NULL_GDP bounds mu. It precedes both if
+        there is an upper bound on mu, `tightest_mu`, to compare it with.
         """
         if self.pair is None:
             return self.bounds

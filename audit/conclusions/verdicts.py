@@ -88,10 +88,10 @@ def judge(conclusion: Conclusion) -> Verdict:
 def _judge_doubt(doubt: str) -> Verdict:
     """Returns the verdict on scores that cannot come from independent runs; `doubt` is why."""
     explanation = (
-        f"{doubt[0].upper()}{doubt[1:]}. Independent training runs with noise do not give such scores, "
-        "and the bounds are valid only for independent runs, so these scores do not show whether this "
-        "training leaks. Use a different seed for each run, check that each score is computed from the "
-        "final model of its own run, and audit again."
+        f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
+        "these, and the bounds are valid only for independent runs, so the scores do not show whether "
+        "this training procedure leaks. Use a different seed for each run, check that each score is "
+        "computed from the final model of its own run, and audit again."
     )
     headline = "These scores do not come from independent runs."
     return Verdict(NOTHING, "not independent runs", headline, explanation)

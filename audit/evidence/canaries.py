@@ -288,7 +288,7 @@ class Fresh(NamedTuple):
         return selected._replace(ranked=self.ranked[chosen])
 
     def __str__(self) -> str:
-        """Returns the numbers of runs and canaries: "10 runs x 256 fresh directions, all inserted"."""
+        """Returns the run and canary counts: "10 runs x 256 fresh directions, all inserted"."""
         runs, canaries = self.cosines.shape
         scored = counted(canaries, "fresh direction")
         if self.draws:

@@ -40,7 +40,7 @@ class OneRun(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns the numbers of canaries that were in, and that were out."""
+        """Returns how many canaries were in, and how many were out."""
         scores_in, scores_out = self.pooled()
         return len(scores_in), len(scores_out)
 

@@ -141,7 +141,8 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors in R^d. The rows (k, k) are their coordinates in a basis of their span.
 
     In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in the others' span.
-    The length of its part outside is chi with d - i degrees of freedom (Bartlett's decomposition).
+    The length of its component orthogonal to this span follows a chi distribution with d - i degrees of
+    freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -163,7 +164,7 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
     """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`. Outside their span, only the noise's squared
-    length matters, which is chi-squared.
+    length matters. It follows a chi-squared distribution.
     """
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)

@@ -38,8 +38,8 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     for i in range(repetitions):
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within this part's first round. We move the canaries that it dealt to this
-        # round to the end, so the round does not get them twice.
+        # The previous part may end within this part's first round. Canaries already dealt to that round go to
+        # the end of the order, so none is dealt to it twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
@@ -52,7 +52,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 
 
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
-    """Sorts each round's clients (rounds, W) by their numbers of examples, counts[client], largest first.
+    """Sorts each round's clients (rounds, W) by their example counts, counts[client], largest first.
 
     Clients that train at once then take about the same number of steps.
     """

@@ -190,7 +190,7 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)  # infinite if no cell remains
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first sufficient pair. If no pair is sufficient, `argmax` gives the first one, with stakes of 0.
+    # The first pair that suffices. If no pair does, `argmax` gives the first one, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.

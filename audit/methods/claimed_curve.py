@@ -86,7 +86,7 @@ class Departure(NamedTuple):
 
     Attributes:
       noise: The actual noise as a multiple of the claimed noise, below 1.
-      probability: The probability that runs like these refute the claim at this noise.
+      probability: The probability that runs like these refute the claim at this noise level.
     """
 
     noise: float
@@ -261,7 +261,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the starting capital (near + far,) on each threshold: 95% on the near ones, 5% on the far ones.
 
-    `near` and `far` are the numbers of thresholds.
+    `near` and `far` are threshold counts.
     """
     return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 

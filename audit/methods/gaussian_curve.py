@@ -111,8 +111,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
 def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
 
-    `sizes` (2,) are the worlds' numbers of scores, and `probabilities` (2, cells) those of the cells. Fits
-    start at `start`.
+    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, cells) the cells'
+    probabilities. Fits start at `start`.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)

@@ -125,7 +125,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(0.0)  # for the numbers of runs and guesses, which no threshold changes
+    sizes = rest.errors(0.0)  # for the run and guess counts, which no threshold changes
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -312,8 +312,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     score with the smallest sum of counted rates. Another score replaces the usual choice if its raised rates
     predict a larger parameter than the counted rates of the usual choice.
 
-    `pilot` has the runs used to choose. `sizes` has the other runs' errors, but we use only the numbers of
-    runs and guesses. `error` is the error probability of each rate's limit.
+    `pilot` has the runs used to choose. `sizes` has the other runs' errors, but we use only the run and
+    guess counts. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()

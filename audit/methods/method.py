@@ -101,8 +101,8 @@ COINS = Assumption(
 OTHERS_IN = Assumption(
     "runs out contain the other K - 1 canaries",
     "nothing",  # except how the runs are made
-    "independent runs; runs out insert K - 1 other canaries next to those that they score, else bounds are "
-    "too high",
+    "independent runs; runs out insert K - 1 other canaries in addition to those that they score, else "
+    "bounds are too high",
 )
 ACCOUNTED = Assumption(
     "composition", "accounting", "sensitivity C, Gaussian noise with standard deviation sigma C"

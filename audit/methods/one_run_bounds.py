@@ -18,8 +18,8 @@ assumptions.
 To derive the second test, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
 random canary. The probability that at least j other guesses are right and that this canary's guess is right
 is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) /
-m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu), also on average over canaries and coins,
-since g is convex. So
+m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on
+average over canaries and coins. So
 
     q_j >= (m g(x) + S_(j+1)) / (r - j),
 

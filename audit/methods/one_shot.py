@@ -135,8 +135,8 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
     """Draws the means and standard deviations (2000,) of samples of n = `canaries` values from `law`.
 
-    A sample's mean is normal. n times its variance (with divisor n),
-    divided by the true variance, is chi-squared with n - 1 degrees of freedom.
+    A sample's mean is normal. n times its variance (with divisor n), divided by the true variance, follows a
+    chi-squared distribution with n - 1 degrees of freedom.
     """
     errors = rng.standard_normal(_SIMULATED_FITS)
     means = law.mean + law.deviation * errors / np.sqrt(canaries)

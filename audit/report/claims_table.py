@@ -18,7 +18,7 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns a table, with notes, of the epsilons that you may claim for samplers, in 80 columns."""
+    """Returns a table, with notes, of the epsilons you can claim for each sampler, to fit 80 columns."""
     records = []
     for row in claims.rows:
         record = {

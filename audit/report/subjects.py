@@ -125,7 +125,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
-    """Returns the numbers of runs and canaries, such as "10 runs x 256 fresh directions, all inserted"."""
+    """Returns the run and canary counts, such as "10 runs x 256 fresh directions, all inserted"."""
     if conclusion.is_one_run:
         return f"one; its canaries: {conclusion.evidence}"
     if conclusion.has_one_canary:

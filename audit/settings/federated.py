@@ -1,4 +1,4 @@
-"""The setting of a federated audit. Importing this module does not load JAX."""
+"""The settings of a federated audit. Importing this module does not load JAX."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ class FederatedTraining:
 
 @dataclasses.dataclass(frozen=True)
 class FederatedSetting(FederatedTraining):
-    """The setting of a federated audit; its identity in the store omits fields at their defaults."""
+    """The settings of a federated audit. Their identity in the store omits fields with default values."""
 
     momentum: float = described("Momentum of the server.", default=0.9, least=0, below=1)
     quantile: float = described(

@@ -45,7 +45,7 @@ class Participation(NamedTuple):
 
 
 def checksum(clients: Clients) -> str:
-    """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
+    """Returns the SHA-256, in hex, of the clients' features, labels and example counts."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
         # Arrays of different shapes or dtypes may have the same bytes.

@@ -28,7 +28,7 @@ from audit.written import USUAL_LEVEL, Level
 
 PAGE = "report.html"
 
-# (conclusion) -> the smallest sufficient number of runs; None if more runs are needed.
+# (conclusion) -> the fewest runs that are enough; None if more are needed.
 Until = Callable[[Conclusion], int | None]
 
 
@@ -49,11 +49,11 @@ class GameRecipe(NamedTuple):
 class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
-    def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
+    def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
 
-        A chunk has at most `most` runs. `progress` is called with 0 after compilation, then with the number
-        of runs trained since the last call.
+        A chunk has at most `max_chunk` runs. `progress` is called with 0 after compilation, then with the
+        number of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
@@ -72,9 +72,9 @@ class LocalTrainer:
         self.about = partial(recipe.about, data)
         self.stage = partial(game.chunk_size, self._game)
 
-    def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains the missing runs in chunks that fit into memory, of at most `most` runs; see `Trainer`."""
-        chunk = game.chunk_size(self._game, most)
+    def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
+        """Trains the missing runs in chunks that fit into memory; see `Trainer`."""
+        chunk = game.chunk_size(self._game, max_chunk)
         return game.train(self._game, store, runs, chunk, progress=progress)
 
 
@@ -241,8 +241,8 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the smallest sufficient number of runs; None if more are needed or no claim is given."""
-        claim = conclusion.tightest  # the smallest upper bound
+        """Returns the fewest runs that are enough; None if more are needed or no claim is given."""
+        claim = conclusion.tightest
         if claim is None:
             return None
         mu = conclusion.tightest_mu  # None without an upper bound on mu
@@ -295,9 +295,9 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while trained is None or runs < most:
-            # Other processes may have stored more runs in the meantime.
+            # Stored runs did not suffice (`_stop_where_proven`), or another process has just added them.
             runs = min(max(runs, store.runs_held()) + stage, most)
-            trained = trainer.train(store, runs, stage, advance)
+            trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)

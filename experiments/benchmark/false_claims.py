@@ -63,7 +63,7 @@ class ClaimCell(NamedTuple):
 
         The record has the cell's fields, with the design's `max_runs`, and
 
-            runs                 the smallest number of runs, or None if `max_runs` are not sufficient
+            runs                 the smallest number of runs, or None if `max_runs` is not enough
             false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
@@ -91,8 +91,8 @@ class ClaimCell(NamedTuple):
         It bisects on a logarithmic scale.
 
         Args:
-          too_few: The smallest possible number of runs, which is the result if it is sufficient.
-          enough: The largest possible number of runs. If it is not sufficient, the result is None.
+          too_few: The smallest possible number of runs, which is the result if it is enough.
+          enough: The largest possible number of runs. If it is not enough, the result is None.
         """
         if self.find_refuted_fraction(enough, NOISE) < 0.5:
             return None

@@ -1,4 +1,4 @@
-"""The setting of a training run that CANIFE audits. Importing this module does not start JAX."""
+"""The settings of a training run that CANIFE audits. Importing this module does not start JAX."""
 
 import dataclasses
 import math
@@ -45,7 +45,7 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The setting of a training run under attack. The setting and the data determine every result."""
+    """The settings of a training run under attack. The settings and the data determine every result."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "

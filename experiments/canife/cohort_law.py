@@ -241,8 +241,8 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     """Returns M(s + i t) / M(s) at times t of shape (T,) for the sum over the cohort, without noise.
 
     The result is multiplied by the probability that exactly `size` clients join if they join independently.
-    This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, with each
-    client's probability r of joining and dot product a.
+    This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, where r
+    is the client's probability of joining and a is its dot product.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

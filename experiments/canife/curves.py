@@ -80,9 +80,9 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
     """Adds to a frame of rounds the training run's epsilon up to each measured round, by Renyi DP.
 
-    A measured round represents itself and the unmeasured rounds before or after it. We convert its epsilon to
-    the noise multiplier of a Gaussian release with the same epsilon, and charge this noise for each round
-    that it represents. If its epsilon is infinite, we charge the true noise multiplier. The added columns are
+    A measured round represents itself and the unmeasured rounds before or after it. For each
+    of these rounds, we charge the noise multiplier of a Gaussian release with the measured round's epsilon,
+    or the true noise multiplier if this epsilon is infinite. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -146,7 +146,7 @@ def average_over_seeds(
     Args:
       sweep: Has the names of the fields that serve as `curve` and `x`. If x is the round, the frame also has
         the training run's epsilon (`compose`).
-      stored: The setting of each stored training run, with the frame of its measured rounds.
+      stored: The settings of each stored training run, with the frame of its measured rounds.
     """
     frames = []
     for setting, frame in stored:

@@ -31,8 +31,8 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The setting without noise that all figures start from.
       noise_multiplier: The noise multiplier of Figure 8c.
-      pools: The numbers of mock clients. Figure 5a uses all except the first, and Figure 8a every second one.
-      design_steps: The numbers of design steps in Figure 5b.
+      pools: The mock client counts. Figure 5a uses all except the first, and Figure 8a every second one.
+      design_steps: The design step counts in Figure 5b.
       cohorts: The cohort sizes in Figure 8c.
       seeds: The number of seeds; Figure 8a has two additional seeds.
     """

@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU, or the number of cores of the smallest node. So all tasks have equal devices, and
-scores are bit-identical to those from one node.
+Each task gets one GPU, or as many cores as the smallest node has. So all tasks have equal devices, and scores
+are bit-identical to those from one node.
 """
 
 import contextlib
@@ -114,7 +114,7 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         """Decides which part of the cluster a task gets; `ray` is the imported module.
 
-        A task gets one GPU. Without GPUs, it gets the number of cores of the smallest node, so it fits on
+        A task gets one GPU. Without GPUs, it gets as many cores as the smallest node has, so it fits on
         every node.
         """
         self._ray = ray
@@ -235,11 +235,11 @@ class RayTrainer:
         _, versions_and_devices = cluster.call(prepare, *self._game, 1)
         self.about = lambda: versions_and_devices  # the method of `Trainer`
 
-    def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
+    def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains missing runs and returns the scores of all runs; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
-            size, _ = self._cluster.call(prepare, *self._game, most)
+            size, _ = self._cluster.call(prepare, *self._game, max_chunk)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)

@@ -33,7 +33,7 @@ cli.define_out("Folder of the store; figures go to the subfolder figures.")
 
 
 def main() -> None:
-    """Draws figures from stored cells, and prints the tables and the numbers of missing cells.
+    """Draws figures from stored cells, and prints the tables and how many cells are missing from each sweep.
 
     Raises InputError if a flag is out of range or no figure can be drawn.
     """
@@ -54,7 +54,7 @@ def main() -> None:
     contents: dict[str, bytes] = {}  # of files, by name
     rows: list[Record] = []  # of the table that most figures share
     texts = []
-    missing = {}  # numbers of missing cells by sweep
+    missing = {}  # the number of cells by sweep
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:

@@ -39,7 +39,7 @@ FLAGS = flags.FLAGS
 # This progress bar omits the time left, because most of the time goes into starting processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _CANARIES = 64  # directions per run for --bug, unless --canaries is above 1
-# Numbers of simulated audits. Audits with several canaries per run are slower.
+# Simulated audits. Those with several canaries per run are slower.
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
 _SEED = 0  # for the simulated audits
@@ -66,6 +66,10 @@ def main() -> None:
     """
     # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
+    level = cli.level()
+    require(
+        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+    )
     true_epsilon = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
@@ -79,11 +83,11 @@ def main() -> None:
         audits = _NUM_SLOW_AUDITS
     mechanism = calibration.KnownMechanism(
         law,
-        mu=conversions.mu_from_epsilon(true_epsilon, FLAGS.delta),
+        mu=conversions.mu_from_epsilon(true_epsilon, level.delta),
         runs=FLAGS.runs,
         audits=audits,
-        delta=FLAGS.delta,
-        confidence=FLAGS.confidence,
+        delta=level.delta,
+        confidence=level.confidence,
         seed=_SEED,
         canaries=setting.canaries,
     )
@@ -93,17 +97,19 @@ def main() -> None:
     runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
     need = f"over {planning.MAX_RUNS:,} runs"
-    if runs_needed is not None:  # None if MAX_RUNS runs are not sufficient
+    if runs_needed is not None:  # None if MAX_RUNS runs are not enough
         need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
     method = planning.planned_method(setting.canaries)
     print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    steps = setting.schedule.steps
-    print(f"{FLAGS.runs} runs of {steps} steps: {_show_time(setting, FLAGS.runs)}, on two cores")
+    print(
+        f"{FLAGS.runs} runs of {setting.schedule.steps} steps: "
+        f"{_show_time(setting, FLAGS.runs)}, on two cores"
+    )
 
 
 def _show_time(setting: Setting, runs: int) -> str:
-    """Returns the estimated time of training runs on two cores, as hours:minutes:seconds."""
+    """Returns the estimated duration of the training runs on two cores, as hours:minutes:seconds."""
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     return str(timedelta(seconds=round(seconds)))
 
@@ -135,10 +141,10 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 
 
 def _print_bugs(setting: Setting) -> None:
-    """Prints the numbers of training runs needed to reject the claimed mu, for each factor in --bug.
+    """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
 
     A factor is the actual noise divided by the claimed noise. The command simulates audits with ideal scores
-    of fresh directions. It prints the numbers of runs after which 50% and 90% of the audits reject the claim.
+    of fresh directions. It prints after how many runs 50% and 90% of the audits reject the claim.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # the adversary knows the batches, so the claim is Gaussian
@@ -161,12 +167,8 @@ def _print_bugs(setting: Setting) -> None:
 def _find_true_epsilon(setting: Setting) -> float:
     """Returns the true epsilon: --epsilon, or by default the accountant's epsilon at --delta.
 
-    Raises InputError if a flag is out of range.
+    Raises InputError if it is out of range.
     """
-    cli.level()
-    require(
-        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
-    )
     truth = FLAGS.epsilon
     if truth is None:
         truth = make_claim(setting).epsilon(FLAGS.delta)

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table of sweeps with the numbers of cells and finished cells, and the estimated minutes."""
+    """Returns a table of sweeps with their cell counts, finished cells and estimated minutes."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)

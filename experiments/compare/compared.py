@@ -126,7 +126,7 @@ class TrainedMethod(NamedTuple):
       runs: The number of models to train.
       shown: The names of the bounds and estimates to show, in order.
       sees: The models that the method sees: FINAL or ALL.
-      setting: The setting of its audit.
+      setting: The settings of its audit.
     """
 
     name: str

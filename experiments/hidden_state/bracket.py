@@ -351,15 +351,15 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 
     We leave out every n that is too small for one of the audit's methods.
     """
-    (cell,) = point.cells
+    (cell,) = point.cells  # there is one seed
     by_runs = {}
     for runs in _SHOWN_RUNS:
         if runs >= cell.runs:
             break
         scores = evidence.held.scores(identity(cell.setting), runs)
+        assert scores is not None  # the point has a conclusion, so all runs are stored
         with contextlib.suppress(InputError):  # too few runs
-            if scores is not None:
-                by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
+            by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
     by_runs[cell.runs] = point.conclusions[0]
     return by_runs
 

@@ -152,7 +152,7 @@ class Stepper:
         up = self._move_up(above)
         # To move a density down, mirror it about the grid's middle, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Next to the threshold, a weight may exceed 1, which makes `below` negative.
+        # Close to the threshold, a weight may exceed 1, which makes `below` negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Floats) -> Floats:

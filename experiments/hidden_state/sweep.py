@@ -35,21 +35,21 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-Runs = Mapping[int, int]  # numbers of runs by periodicity k
+Runs = Mapping[int, int]  # how many runs, by periodicity k
 
 
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Numbers of runs are keyed by periodicity k. If a k is missing, the model is not audited at this k.
+    Run counts are keyed by periodicity k. If a k is missing, the model is not audited at this k.
 
     Attributes:
-      runs: Numbers of runs with one canary each.
+      runs: How many runs have one canary each.
       seeds: The number of seeds for each setting.
       insertions: The number of insertions in a run.
-      canaries: The number of canaries in each of `coordinate_runs`.
-      coordinate_runs: Numbers of runs with canaries along coordinates. If empty, `runs` is used instead.
-      fresh_runs: Numbers of runs with fresh directions.
+      canaries: The number of canaries in each run along coordinates.
+      coordinate_runs: How many runs have canaries along coordinates. If empty, `runs` is used instead.
+      fresh_runs: How many runs have fresh directions.
     """
 
     runs: Runs = {}
@@ -62,7 +62,7 @@ class Size(NamedTuple):
     fresh_runs: Runs = {}
 
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
-        """Returns the numbers of runs for an adversary, and the number of canaries in each run.
+        """Returns the run counts for an adversary, and the number of canaries in each run.
 
         The number of canaries is AUTO for fresh directions: the library chooses it from the model's size.
         """

@@ -309,7 +309,11 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1 with both audits stored, and the number of missing audits."""
+    """Returns the records of Table 1, and the number of missing audits.
+
+    A record needs two stored audits: with one canary in a run, and with several. Its `heading` is empty,
+    because the table has no sections.
+    """
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():

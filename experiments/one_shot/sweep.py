@@ -21,14 +21,14 @@ from experiments.sweeps.sweep import Sweep
 
 
 class TrainingPlan(NamedTuple):
-    """Training runs to audit, with several noise multipliers and numbers of repetitions.
+    """Training runs to audit, with several noise multipliers and repetition counts.
 
     Attributes:
       label: The name of the data for titles.
       counterpart: The name of the paper's data set that these data replace.
-      setting: The setting of all runs, except for the noise multiplier and the repetitions.
+      setting: The settings shared by all runs, except for `noises` and `repetitions`.
       noises: The noise multipliers.
-      repetitions: The numbers of rounds that a canary takes part in.
+      repetitions: The repetition counts: how many rounds a canary takes part in.
       dimension: The number of trainable parameters.
       seconds: The time of a training run on two cores.
     """
@@ -52,7 +52,7 @@ class TrainingPlan(NamedTuple):
                 yield self.with_noise(noise, repetitions)
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the setting of a training run without canaries, to compare accuracies.
+        """Returns the settings of a training run without canaries, to compare accuracies.
 
         The run has a single canary, which run 0 does not insert. The server divides a round's sum of updates
         by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this
@@ -82,7 +82,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting of one of the runs across which canaries are split."""
+        """Returns the settings of one of the runs across which canaries are split."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
@@ -181,7 +181,7 @@ class Simulations(NamedTuple):
       sigmas: The standard deviations of the noise, for sensitivity 1.
       dimensions: The dimensions d. A simulation has sqrt(d) canaries.
       simulations: The number of simulations for each sigma and dimension.
-      floors: The numbers of canaries for which to compute noise floors.
+      floors: The canary counts for which to compute noise floors.
     """
 
     sigmas: tuple[float, ...] = (0.541, 1.54, 4.22)

@@ -65,7 +65,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     """Draws the epsilons of all points, panel by panel.
 
     A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
-    prediction, if any. Points with the same x are next to each other, one for each series.
+    prediction, if any. Points with the same x are side by side, one for each series.
 
     `x` is the horizontal axis, or None if points have no x. `points` has the points of all panels. All
     epsilons are at `delta`.
