@@ -230,10 +230,13 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 def _measure_interaction(m: Measured) -> Movement | str:
     """Measures `interaction` (see `Measured`).
 
-    Interactions are not visible if every example is clipped. We then use a larger clipping norm if we can.
+    Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
+    norm if we can.
     """
     norms = m.tried.collect("norm")
-    is_all_clipped = not m.tried.refusal and np.min(norms, initial=np.inf) > 1 - COARSE
+    is_clipped = norms > 1 - COARSE
+    is_hidden = is_clipped | (norms < COARSE)
+    is_all_clipped = bool(not m.tried.refusal and is_hidden.all() and is_clipped.any())
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
     if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:

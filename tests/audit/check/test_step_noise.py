@@ -126,3 +126,25 @@ def test_a_step_whose_examples_are_all_clipped_is_tried_with_a_larger_norm_if_it
         return scaled(params, batch, seed)
 
     assert check(step).passed and set(norms) == {1.0, 100.0}
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_masked_examples_do_not_hide_a_mean_over_the_batch_from_clipped_ones(averages):
+    """Examples with the label -1 have no gradient; averaging over the others couples examples."""
+
+    def step(params, batch, seed, clipping_norm=1.0):
+        x, y = batch
+        is_counted = y >= 0
+        error = (1 / (1 + np.exp(-x @ params)) - y) * is_counted
+        if averages:
+            error *= len(y) / max(is_counted.sum(), 1)
+        gradients = clipping_norm * clip(error[:, None] * x / clipping_norm)
+        noise = clipping_norm * np.random.default_rng(seed).normal(size=36)
+        return params - 0.1 * (gradients.sum(axis=0) + noise) / 32
+
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(32, 36)), rng.integers(-1, 2, 32).astype(float)
+    report = audit.check_step(step, np.zeros(36), batch, **STATED, seeds=400)
+    assert report.passed == (not averages), report
+    if averages:
+        assert report.findings[0].name == "examples change each other's gradients"
