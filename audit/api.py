@@ -251,7 +251,7 @@ def audit_loss(
     return _audit_each(partial(_audit_custom, model), settings)
 
 
-def _audit_custom(model: "OwnModel", **settings: Any) -> Result:
+def _audit_custom(model: "OwnModel", /, **settings: Any) -> Result:
     """Returns the audit of a custom model; `audit_model` documents the settings and errors."""
     from audit import own
 

@@ -422,7 +422,7 @@ CAUSES = [
         "difference is {m.interaction.norm:.3g} eta C / B.",
         "look for an operation that mixes examples: clipping the batch's gradient as a whole (such as by "
         "clip_grad_norm_), batch norm, division by the actual size, a clipping norm or weights computed from "
-        "the batch, microbatches clipped as one, a loss over pairs, a mean over the tokens or labels that a batch counts",
+        "the batch, microbatches clipped as one, a loss over pairs, a mean over a batch's tokens",
     ),
     Cause(
         "sensitivity",

@@ -57,7 +57,7 @@ TORCH_FUNC = [
     ("eight rows are not clipped", "clamp(max=1)\n", "clamp(max=1)\n    factors[:8] = 1\n", ROWS),
     ("the sum by 8 workers", "torch.tensordot(factors, gradients[name], 1)", "torch.tensordot(factors, gradients[name], 1) / 8",
      "divided by 8 accumulated batches"),
-    ("a tenth of the rate", "0.5 * total", "0.05 * total", "a learning rate of 0.05 where 0.5"),
+    ("a tenth of the rate", "0.5 * total", "0.05 * total", "a learning rate of 0.05 instead of 0.5"),
     ("a row without noise", "        total =", "        noise[0] = 0\n        total =", "no noise in a part of"),
     ("a detached head", "    norms = sum", '    gradients["2.weight"] = 0 * gradients["2.weight"]\n    norms = sum',
      "no example moves 2.weight"),
@@ -69,7 +69,7 @@ OPACUS = [
     ("Adam", "    torch.manual_seed(seed)\n", "    torch.manual_seed(seed)\n"
      "    optimizer.original_optimizer = torch.optim.Adam(model.parameters(), lr=0.5)\n", ADAM),
     ("dropout", "model(x)", "model(torch.nn.functional.dropout(x, 0.3))", DROPOUT),
-    ("31 for 32", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.expected_batch_size = 31", "B = 31 where 32"),
+    ("31 for 32", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.expected_batch_size = 31", "B = 31 instead of the stated 32"),
     ("a tenth less noise", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.noise_multiplier = 0.99", "noise of 0."),
     ("C of 1.6", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.max_grad_norm = 1.6", SIZE),
     ("2 C, noise of C", "torch.manual_seed(seed)",
