@@ -14,8 +14,8 @@ from audit.check.report import LEVEL, find_rejected_tests
 
 _ADAM = "this looks like Adam, or the sign of the gradient (all numbers move equally far): "
 _ALL_CLIPPED = (
-    "every example tried is clipped, which hides interactions: state a larger clipping norm, or let the step "
-    "take clipping_norm="
+    "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
+    "the step take clipping_norm="
 )
 
 

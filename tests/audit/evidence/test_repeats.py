@@ -135,8 +135,9 @@ def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits)
         assert repeats.count_once(evidence) is not None
         epsilons.append(smaller_bound(evidence))
     require_level(epsilons)
-    # A fifth of the rows proves little, and so do five audits of some kinds.
-    if audits > FEW and not kind.startswith("fives"):
+    # A fifth of the rows proves little, and so do five audits of these kinds of coins.
+    proves_little = audits == FEW and maker == "coins" and kind in ("a block", "some five times")
+    if not proves_little and not kind.startswith("fives"):
         assert np.mean(epsilons) > 0.01
 
 
