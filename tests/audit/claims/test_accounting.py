@@ -92,7 +92,7 @@ def test_sampling_of_all_is_none_and_never_worse():
         accounting.participant_upper_bound(accounting.Composition(1.0, 5, 1.1), 1e-5)
 
 
-@pytest.mark.parametrize("sigma, counts", [(0.2, True), (0.04, False)])
+@pytest.mark.parametrize("sigma, counts", [(1.0, True), (0.2, True), (0.04, False)])
 def test_a_claim_of_sampled_steps_with_little_noise_has_an_epsilon_and_a_curve(sigma, counts):
     claim = DpSgd(sigma, 20, sampling_rate=0.01)
     assert accounting.counts_sampling(claim.composition) == counts
@@ -112,3 +112,10 @@ def test_without_noise_every_test_is_allowed_and_without_steps_none_but_guesses(
     rates = np.array([0.0, 0.1, 1.0])
     assert np.array_equal(DpSgd(0.0, 5, sampling_rate).power(rates), np.ones(3))
     np.testing.assert_allclose(DpSgd(1.0, 0, sampling_rate).power(rates), rates)
+
+
+def test_a_canarys_step_is_a_word_a_number_or_digits():
+    assert [accounting.insert_step(step, 5) for step in ("first", "last", 3, "3")] == [1, 5, 3, 3]
+    for wrong in ("6", "middle", 0, 2.0, "9" * 30):
+        with pytest.raises(InputError, match="`insert=.*from 1 to 5"):
+            accounting.insert_step(wrong, 5)

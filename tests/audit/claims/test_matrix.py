@@ -214,3 +214,7 @@ def test_a_file_has_coefficients_or_a_matrix(tmp_path):
     assert sizes[0] == pytest.approx(sizes[1])
     assert sizes[0] == pytest.approx(audit.MatrixMechanism("bsr:4", 1.0, 30).gaussian_mu)
     assert conversions.epsilon_from_mu(sizes[0], 1e-5) > 0
+
+
+def test_without_noise_there_is_no_guarantee():
+    assert audit.MatrixMechanism("bsr:4", 0.0, 20).epsilon(1e-5) == np.inf

@@ -5,6 +5,7 @@ import pytest
 
 from audit.claims import accounting, random_allocation
 from audit.claims.brackets import bracket_allocation, bracket_shuffled
+from audit.claims.claim import Gdp, RandomAllocation
 from audit.claims.random_allocation import account_allocation
 
 # (sigma, batches, epochs, delta, lower, upper) as pld-accounting 2.0 brackets epsilon.
@@ -74,3 +75,17 @@ def test_shuffled_batches_with_little_noise_have_the_composition_of_epochs_alone
     bounds = bracket_shuffled(noise_multiplier, 10, 1, 1e-5)
     assert bounds.lower is None
     assert bounds.upper == accounting.epsilon_upper_bound(noise_multiplier, 1, 1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "delta"), [(0.09, 1e-5), (1.0, 1e-13)])
+def test_small_noise_or_a_small_delta_has_the_composition_of_epochs_only(sigma, delta):
+    bounds = bracket_allocation(sigma, 10, 3, delta)
+    assert bounds.upper == accounting.epsilon_upper_bound(sigma, 3, delta)
+    assert bounds.lower is None and "composition of epochs: " in bounds.accountant
+
+
+def test_the_curve_of_small_noise_is_that_of_the_composition_of_epochs():
+    rates = np.array([1e-5, 0.01, 0.5])
+    claim = RandomAllocation(0.09, batches=10, epochs=3)
+    composed = Gdp(accounting.mu_upper_bound(0.09, 3)).power(rates)
+    np.testing.assert_allclose(claim.power(rates), composed, rtol=1e-12)

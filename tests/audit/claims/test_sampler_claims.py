@@ -72,7 +72,6 @@ def test_shuffled_batches_have_a_bracket_and_a_smaller_bound_for_the_last_model(
     assert "release the last model alone" in yours.advice and "zero-out" in show_claims(claims)
 
 
-@pytest.mark.slow
 def test_the_advised_noise_and_noise_only_steps_are_enough():
     training = {"noise_multiplier": 1.0, "batches": 20, "epochs": 6, "tail": 10}
     yours, poisson = audit.sampler_claims("shuffled", **training).rows

@@ -125,3 +125,8 @@ def test_200_simulated_limits_lie_above_the_mixture(batches, epochs):
     for seed in range(200):
         limit = samplers.bound_one_of_each_epoch(schedule, DELTA, seed, batches, 20_000)
         assert exact <= limit.epsilon <= 1.03 * exact
+
+
+def test_what_cannot_leak_has_epsilon_zero():
+    assert samplers.mix_epsilon(np.array([1e-9, 1e-8]), np.array([0.5, 0.5]), DELTA) == 0
+    assert samplers.bound_mean(np.zeros(10), 0.0, 3.0) == 0

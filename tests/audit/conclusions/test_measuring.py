@@ -22,9 +22,9 @@ from models.dense import softmax_head, two_layer_tanh
 from tests.cases import NO_LEAK
 
 
-def concluded(kink="") -> Conclusion:
+def concluded(kink="", least=1.0) -> Conclusion:
     setting = setting_of("tanh_fcnn", k=5, insertions=250)
-    constants = np.linspace(1.01, 1.0, setting.schedule.steps)
+    constants = np.linspace(1.01, least, setting.schedule.steps)
     steps = Steps(constants, "measured at 250 of 1,250 steps", 4, kink)
     return conclude_setting(NO_LEAK, setting, steps=steps)
 
@@ -41,6 +41,11 @@ def test_measured_constants_have_margins_and_a_word():
     last_model = json.loads(result_json(conclusion))["last_model"]
     assert last_model["assumes"] == "measured"
     assert last_model["margins"]["10"] == pytest.approx(ten_times.epsilon)
+
+
+def test_the_margins_of_contracting_steps_are_in_words():
+    table = " ".join(bounds_table(concluded(least=0.98)).split())
+    assert "if each c is 9 |c - 1| larger" in table
 
 
 def test_kinks_leave_an_estimate_and_no_bound():

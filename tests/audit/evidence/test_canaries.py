@@ -79,3 +79,15 @@ def test_cosines_of_one_run_with_coins_are_two_kinds_of_evidence():
     bits = RNG.random((1, 200)) < 0.5
     found = given.cosines(RNG.normal(size=(1, 200)) / 100 + 0.03 * bits, 10_000, bits)
     assert np.array_equal(found.coins.presence, bits) and len(found.cosines.observed) == bits.sum()
+
+
+def test_one_canarys_bits_may_be_a_vector():
+    bits = RNG.random(200) < 0.5
+    scores = RNG.normal(size=(200, 1))
+    assert np.array_equal(given.coins(scores, bits).presence, bits[:, None])
+
+
+def test_a_run_describes_its_coins():
+    bits = RNG.random((1, 200)) < 0.5
+    described = str(given.coins(RNG.normal(size=(1, 200)), bits))
+    assert described == "200, each inserted by its own fair coin"

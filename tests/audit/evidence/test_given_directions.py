@@ -9,7 +9,13 @@ from audit.evidence import given as evidence_given
 from audit.evidence import leave_one_out
 from audit.evidence.canaries import Fresh
 from audit.evidence.decimals import count_needed_decimals
-from audit.evidence.given_directions import LEVEL, columns_p_value, given, require_possible
+from audit.evidence.given_directions import (
+    LEVEL,
+    columns_p_value,
+    describe_dimension,
+    given,
+    require_possible,
+)
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.storage import score_files
@@ -219,3 +225,24 @@ def test_the_level_holds_with_as_few_decimals_as_are_taken():
             above[decimals] += exact_null.bound_directions(design, 1e-5, 0.95).epsilon > 0
     assert count_needed_decimals(10_000) == 5
     assert above[5] <= 0.05 * audits and above[3] > 0.5 * audits
+
+
+def test_equal_directions_are_refused():
+    with pytest.raises(InputError, match="draw each with a different key"):
+        leave_one_out.cosines(np.ones((2, 2)), np.array([0.5, 0.5]), 1.0)
+
+
+def test_more_left_out_directions_than_dimensions_have_no_limit():
+    require_possible(np.full((1, 5), 0.99), 4, leave_one_out=True)
+
+
+def test_canaries_without_spread_or_repeats_cannot_differ():
+    equal = np.tile(np.arange(4.0)[:, None], 20)  # a run's cosines are equal
+    assert columns_p_value(equal, np.ones((4, 20), bool)) == 1
+    once = np.eye(4, 20, dtype=bool)
+    assert columns_p_value(np.random.default_rng(0).normal(size=(4, 20)), once) == 1
+
+
+def test_few_cosines_leave_the_dimension_untested():
+    evidence = audit.cosines(np.random.default_rng(0).normal(size=(2, 2)) / 20, 400)
+    assert "not tested: there are too few cosines" in describe_dimension(evidence)

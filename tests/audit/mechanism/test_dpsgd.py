@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from audit.mechanism import base, dpsgd
+from tests.cases import mostly_slow
 
 KEY = jax.random.key(7, impl="threefry2x32")
 HYPER = base.Hyperparameters(0.3, 0.5, 2.0)
@@ -110,9 +111,8 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
     assert not np.any(silent_step(hyper, jnp.asarray(crafted), 0.0, KEY[None]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.2])
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("name", mostly_slow(["adamw", "momentum", "sgd", "adam"], quick=2))
 def test_any_optimizer_sees_the_privatised_mean_and_decay(
     data, choices, theta, schedule, name, decay, gradient, slow_clipped_sum
 ):

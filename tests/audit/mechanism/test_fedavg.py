@@ -10,6 +10,7 @@ from audit.adversaries import directions
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, fedavg
 from audit.training import game
+from tests.cases import mostly_slow
 
 KEY = jax.random.key(7, impl="threefry2x32")
 COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)
@@ -113,8 +114,9 @@ def _slow(choices, hyper, theta, data, schedule, units, presence):
     return np.array(path), scale
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("block, batch_size, adaptive", [(2, 3, True), (16, 16, False)])
+@pytest.mark.parametrize(
+    "block, batch_size, adaptive", mostly_slow([(2, 3, True), (16, 16, False)])
+)
 def test_rounds_are_those_of_a_slow_reference(
     clients, schedule, theta, block, batch_size, adaptive
 ):
