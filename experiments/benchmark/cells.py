@@ -100,7 +100,7 @@ def list_cells(
         for n in scale.sizes or mechanism.sizes:
             for estimator in map(ESTIMATORS.__getitem__, estimators):
                 fits = estimator.design == mechanism.design
-                if fits and estimator.is_installed():
+                if fits and estimator.find_version():
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells

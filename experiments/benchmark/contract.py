@@ -58,12 +58,8 @@ class Estimator(NamedTuple):
     package: str = ""
     cost: int = 1
 
-    def is_installed(self) -> bool:
-        """Returns True if the estimator needs no package or its package is installed."""
-        return bool(self.find_version())
-
     def find_version(self) -> str:
-        """Returns its package's version, "" if not installed; without a package, this project's version."""
+        """Returns the version of its package, or else of this project; "" if the package is not installed."""
         if not self.package:
             return __version__
         try:

@@ -55,7 +55,7 @@ def main() -> None:
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator fits these mechanisms")
     uninstalled = [
-        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
+        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].find_version()
     ]
     for package in dict.fromkeys(uninstalled):
         print(
