@@ -71,14 +71,12 @@ class Training(NamedTuple):
     Attributes:
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
         the problem's mini-batches.
-      models: The number of models trained at once.
-      device: The name of the accelerator, or "cpu".
+      device: The kind of device, such as "cpu".
       get_theta: Returns the current parameters (p,) of the first model, in the engine's order. A test
         compares them with ours. Our engine does not keep parameters.
     """
 
     run: Callable[[], int]
-    models: int
     device: str
     get_theta: Callable[[], Parameters] | None = None
 
@@ -171,8 +169,7 @@ def make_ours(problem: Problem, models: int) -> Training:
         runs = len(next(chunks).scores)
         return runs * problem.setting.schedule.steps
 
-    device = str(jax.local_devices()[0].device_kind)
-    return Training(run, chunk_size, device)
+    return Training(run, jax.default_backend())
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
@@ -233,8 +230,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         thetas = jax.block_until_ready(train_models(thetas, keys, problem.batches, data))
         return models * len(problem.batches)
 
-    device = str(jax.local_devices()[0].device_kind)
-    return Training(run, models, device, lambda: np.asarray(thetas[0]))
+    return Training(run, jax.default_backend(), lambda: np.asarray(thetas[0]))
 
 
 def _make_torch_network(problem: Problem) -> Any:
@@ -321,8 +317,7 @@ def _train_in_torch(
         theta = torch.nn.utils.parameters_to_vector(first_model)
         return theta.detach().cpu().numpy()
 
-    name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
-    return Training(run, models, name, get_theta)
+    return Training(run, device.type, get_theta)
 
 
 def make_opacus(problem: Problem, models: int) -> Training:
@@ -422,8 +417,8 @@ def measure(
     after the other.
 
     Returns:
-      A record for each engine: the `model`, the `engine`, its number of `processes`, its `rates` (steps per
-      second in each round, summed over models and processes), and the description that `_serve` sends first.
+      A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
+      summed over models and processes).
 
     Raises:
       InputError: The data cannot be read, or an engine fails.
@@ -435,14 +430,12 @@ def measure(
     with contextlib.ExitStack() as stack:
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
-            [described] = _receive(name, team)
-            if ENGINES[name].one_thread and described["device"] == "cpu":
+            [device] = _receive(name, team)
+            if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, team[1:])  # waits until the others are ready
-            records.append(
-                {"model": model, "engine": name, "processes": len(team), "rates": [], **described}
-            )
+            records.append({"model": model, "engine": name, "rates": []})
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
@@ -465,10 +458,9 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 
 
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
-    """Prepares an engine in this process, sends its description, and then answers requests.
+    """Prepares an engine in this process, sends the kind of its device, and then answers requests.
 
-    The description is a dictionary with the number of `models_at_once` and the `device`. A request is a
-    number of seconds. The answer is the rate of training for that time (see `measure_rate`).
+    A request is a number of seconds. The answer is the rate of training for that time (see `measure_rate`).
     """
     # Ctrl-C stops the command, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -476,7 +468,7 @@ def _serve(name: str, problem: Problem, connection: Connection) -> None:
     if engine.package.startswith("jax"):
         prepare_jax(cpu_devices=int(engine.one_thread))  # 0 means one for each core
     training = find_fastest(engine, problem)
-    connection.send({"models_at_once": training.models, "device": training.device})
+    connection.send(training.device)
     with contextlib.suppress(EOFError):  # raised when the command closes the connection
         while True:
             seconds = connection.recv()
@@ -509,8 +501,6 @@ def make_table(timings: Records) -> Table[Record]:
         field("engine", "engine", width=11, left=True),
         field("model_steps_per_second", "model-steps/s", _show_rate),
         field("ratios", "ours is faster by", _show_ratios, left=True),
-        # Only JSON shows these fields.
-        *map(field, ("rates", "models_at_once", "processes", "device")),
     )
     return Table(columns, timings)
 
