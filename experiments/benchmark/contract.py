@@ -127,7 +127,7 @@ class BenchmarkedMechanism(NamedTuple):
             CONFIDENCE,
             seed,
             canaries,
-            dimension=_DIMENSION if self.design == DIRECTIONS else 0,
+            dimension=_DIMENSION,
             # Unlike Python's hash, a checksum is the same in all processes.
             stream=(zlib.crc32(self.name.encode()), n),
         )
