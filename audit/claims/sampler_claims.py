@@ -22,7 +22,7 @@ from audit.written import at_most, write_json
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # in log sigma
+_SIGMA_TOLERANCE = 1e-6  # in log sigma
 _MIN_EPSILON = 1e-9  # avoids the logarithm of 0
 
 
