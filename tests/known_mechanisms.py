@@ -29,11 +29,11 @@ import numpy as np
 from scipy import special
 
 from audit.calibration import laws
-from audit.calibration.calibration import GAUSSIAN_CURVE, INDEPENDENT, Law, Truth, Value
+from audit.calibration.calibration import GAUSSIAN_CURVE, INDEPENDENT, Law, Value
 from audit.evidence.canaries import Coins, Sets
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law
-from audit.methods import one_run_bounds, one_shot
+from audit.methods import exact_null, one_run_bounds, one_shot
 
 _REACH = 5.0  # standard deviations of thresholds beyond the means of both worlds, at least
 _DIMENSIONS = 100  # dimensions of `cosines` for each canary
@@ -79,35 +79,47 @@ def _draw_sets(common, failing_runs, rng, setting):
 
 
 def _find_tied_truth(failing_runs, setting):
-    """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
+    """Returns the largest epsilon that the error rates of any threshold show.
 
     Scores are N(mu, 1) for inserted canaries in runs that work, otherwise N(0, 1).
     """
+    epsilons = conversions.epsilon_from_rates(*_tied_rates(failing_runs, setting), setting.delta)
+    return max(float(epsilons.max()), 0.0)
+
+
+def find_tied_mu(tie, setting):
+    """Returns the largest mu that the error rates of any threshold show, for runs with a dependence `tie`."""
+    mus = conversions.mu_from_rates(*_tied_rates(_DEPENDENCES[tie][1], setting))
+    return max(float(mus.max()), 0.0)
+
+
+def _tied_rates(failing_runs, setting):
+    """Returns false-positive and false-negative rates of many thresholds."""
     failing = _find_failing(failing_runs, setting)
     # The probability beyond these thresholds is below delta in both worlds.
     reach = max(_REACH, -special.ndtri(setting.delta))
     thresholds = np.linspace(-reach, setting.mu + reach, 20_001)
     misses_of_working = special.ndtr(thresholds - setting.mu)
     misses = (1 - failing) * misses_of_working + failing * special.ndtr(thresholds)
-    rates = (special.ndtr(-thresholds), misses)
-    epsilons = conversions.epsilon_from_rates(*rates, setting.delta)
-    mus = conversions.mu_from_rates(*rates)
-    return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
+    return special.ndtr(-thresholds), misses
+
+
+# The common part of a run's noise, the mean number of failing runs, and the assumptions that this breaks.
+_DEPENDENCES = {
+    "independent": (0.0, 0.0, frozenset()),
+    "shifted": (0.5, 0.0, _TIED),
+    "equal": (1.0, 0.0, _TIED),
+    "failing": (0.0, 3.0, _TIED | _CURVED),
+}
 
 
 def _tie(draw):
     """Returns the laws of runs of several canaries, by their dependence."""
-    dependences = {
-        "independent": (0.0, 0.0, frozenset()),
-        "shifted": (0.5, 0.0, _TIED),
-        "equal": (1.0, 0.0, _TIED),
-        "failing": (0.0, 3.0, _TIED | _CURVED),
-    }
     found = {}
-    for name, (common, failing_runs, breaks) in dependences.items():
+    for name, (common, failing_runs, breaks) in _DEPENDENCES.items():
         drawn = partial(draw, common, failing_runs)
         truth = partial(_find_tied_truth, failing_runs)
-        found[name] = Law(name, drawn, truth, laws.audit_several, breaks)
+        found[name] = Law(drawn, truth, laws.audit_several, breaks)
     return found
 
 
@@ -168,17 +180,26 @@ COINS = _tie(_draw_coins)
 SETS = _tie(_draw_sets)
 ONE_RUN = {
     "independent": laws.INDEPENDENT_COINS._replace(audit=_audit_coins),
-    "overlapping": Law(
-        "overlapping", _draw_overlapping, laws.gaussian_truth, _audit_coins, breaks=_TIED
-    ),
+    "overlapping": Law(_draw_overlapping, laws.gaussian_truth, _audit_coins, breaks=_TIED),
     "failing": laws.FAILING_COINS._replace(audit=_audit_coins),
-    "leaking": Law("leaking", _draw_leaking, laws.mu_is_epsilon, _audit_coins, breaks=_CURVED),
-    "cosines": Law("cosines", _draw_cosines, laws.gaussian_truth, _audit_cosines),
+    "leaking": Law(_draw_leaking, laws.mu_is_epsilon, _audit_coins, breaks=_CURVED),
+    "cosines": Law(_draw_cosines, laws.gaussian_truth, _audit_cosines),
 }
-DIRECTIONS = laws.DIRECTIONS | {
-    "bound equal": laws.DIRECTIONS["bound"]._replace(
-        name="bound equal",
-        draw=partial(laws.draw_equal, laws.draw_on_bound),
-        breaks=_TIED | _CURVED,
-    )
+
+
+def _audit_directions(design, setting):
+    """Returns the values of all methods for fresh directions, excluding bounds on mu if the law has no mu."""
+    bounds = []
+    for method in exact_null.METHODS.values():
+        if setting.law.truth is laws.gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
+            bounds.append(method.compute(design, setting.delta, setting.confidence))
+    return laws.make_values(bounds)
+
+
+_BOUND_EQUAL = laws.DIRECTIONS["bound"]._replace(
+    draw=partial(laws.draw_equal, laws.draw_on_bound), breaks=_TIED | _CURVED
+)
+DIRECTIONS = {
+    name: law._replace(audit=_audit_directions)
+    for name, law in (laws.DIRECTIONS | {"bound equal": _BOUND_EQUAL}).items()
 }

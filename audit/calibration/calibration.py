@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.laws import conversions
 from audit.runtime.processes import in_order
 
 # Assumptions of methods that laws may break.
@@ -56,47 +55,34 @@ class KnownMechanism(NamedTuple):
         return broken.intersection(assumes)
 
 
-class Truth(NamedTuple):
-    """The true epsilon at delta, and the true mu for methods that bound mu.
-
-    If `mu` is None, these methods are compared by epsilon.
-    """
-
-    epsilon: float
-    mu: float | None = None
-
-
 class Value(NamedTuple):
     """The bound or estimate of a method in a single audit.
 
     Attributes:
       method: The method's name.
       epsilon: The epsilon at the setting's delta.
-      mu: Mu; None if the method gives epsilon directly.
       seconds: The processor time in seconds; 0 if not measured.
       refusal: Why the method gave no value, which counts as epsilon = 0; "" if it gave one.
     """
 
     method: str
     epsilon: float
-    mu: float | None = None
     seconds: float = 0.0
     refusal: str = ""
 
 
 class Law(NamedTuple):
-    """A distribution of evidence, with its true privacy parameter.
+    """A distribution of evidence with a known epsilon.
 
     Attributes:
       draw: Maps (generator, setting) to the evidence of an audit.
-      truth: Maps a setting to the truth.
+      truth: Maps a setting to the true epsilon at its delta.
       audit: Maps (evidence, setting) to the values of all methods for such evidence; by default, to [].
       breaks: Those assumptions of methods that the law breaks.
     """
 
-    name: str
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
-    truth: Callable[[KnownMechanism], Truth]
+    truth: Callable[[KnownMechanism], float]
     audit: Callable[[Any, KnownMechanism], list[Value]] = lambda evidence, setting: []
     breaks: frozenset[str] = frozenset()
 
@@ -107,11 +93,10 @@ class Calibration(NamedTuple):
     Attributes:
       method: The method's name.
       setting: The mechanism and its audits.
-      exceeding: The fraction of audits with a value above the truth, in mu if both the truth and the method
-        have a mu, otherwise in epsilon.
+      exceeding: The fraction of audits with an epsilon above the truth.
       mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
-      true_epsilon: The true epsilon; if mu is compared, the epsilon of the true mu.
+      true_epsilon: The true epsilon.
       beyond: The mean excess of epsilon in audits above the truth; 0 if there are none.
       seconds: The median audit's processor time in seconds; 0 if not measured.
       refusals: The refusals of all audits without a value.
@@ -162,16 +147,10 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...]) -> Calibration:
     """Summarises one method's values in all audits of a setting."""
-    truth = setting.law.truth(setting)
-    true_epsilon = truth.epsilon
+    true_epsilon = setting.law.truth(setting)
     epsilons = np.array([value.epsilon for value in values])
     rounding = 1e-6  # a smaller excess may be a rounding error
     exceeds = epsilons > true_epsilon + rounding
-    # A method that gives a mu in one audit gives it in all.
-    if truth.mu is not None and values[0].mu is not None:
-        mus = np.array([value.mu for value in values])
-        exceeds = mus > truth.mu + rounding
-        true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
     beyond = 0.0
     if exceeds.any():
         beyond = float((epsilons[exceeds] - true_epsilon).mean())

@@ -26,14 +26,13 @@ from audit.calibration.calibration import (
     INDEPENDENT,
     KnownMechanism,
     Law,
-    Truth,
     Value,
 )
 from audit.evidence.arrays import Array, Bits
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions, cosine_law, known_laws
 from audit.laws.known_laws import ScoreFamily
-from audit.methods import estimate, exact_null, lifted
+from audit.methods import estimate, lifted
 from audit.methods.estimate import Finding
 
 _DEPENDENT = frozenset([INDEPENDENT])
@@ -42,22 +41,24 @@ _NOT_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 def make_values(findings: Iterable[Finding]) -> list[Value]:
     """Returns bounds and estimates as values for calibration."""
-    return [Value(finding.method, finding.epsilon, finding.mu) for finding in findings]
+    return [Value(finding.method, finding.epsilon) for finding in findings]
 
 
-def gaussian_truth(setting: KnownMechanism) -> Truth:
+def gaussian_truth(setting: KnownMechanism) -> float:
     """Returns the true epsilon of a Gaussian mechanism with the setting's mu."""
-    return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
+    return conversions.epsilon_from_mu(setting.mu, setting.delta)
 
 
-def mu_is_epsilon(setting: KnownMechanism) -> Truth:
+def mu_is_epsilon(setting: KnownMechanism) -> float:
     """Returns the setting's mu as the true epsilon, for laws with epsilon as their parameter."""
-    return Truth(setting.mu)
+    return setting.mu
 
 
-def score_truth(family: ScoreFamily, setting: KnownMechanism) -> Truth:
+def score_truth(family: ScoreFamily, setting: KnownMechanism) -> float:
     """Returns the true epsilon at delta for independent scores from a family with the parameter mu."""
-    return Truth(family.epsilon(setting.mu, setting.delta))
+    if family is known_laws.GAUSSIAN:
+        return gaussian_truth(setting)
+    return known_laws.compute_epsilon(family, setting.mu, setting.delta)
 
 
 # One canary per run.
@@ -102,15 +103,6 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 
 # Directions, all inserted.
-
-
-def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns the values of all methods for fresh directions, excluding bounds on mu if the law has no mu."""
-    bounds = []
-    for method in exact_null.METHODS.values():
-        if setting.law.truth is gaussian_truth or method.name != exact_null.EXACT_NULL_GDP:
-            bounds.append(method.compute(design, setting.delta, setting.confidence))
-    return make_values(bounds)
 
 
 def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
@@ -170,28 +162,14 @@ def draw_equal(
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 
 
-GAUSSIAN = Law("gaussian", _draw_scores, gaussian_truth, _audit_scores)
-INDEPENDENT_COINS = Law("independent", _draw_coins, gaussian_truth, audit_several)
-FAILING_COINS = Law(
-    "failing", partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_DEPENDENT
-)
-_DIRECTIONS = (
-    Law("gaussian", _draw_gaussian, gaussian_truth, _audit_directions),
-    Law(
-        "equal",
-        partial(draw_equal, _draw_gaussian),
-        gaussian_truth,
-        _audit_directions,
-        breaks=_DEPENDENT,
-    ),
-    Law(
-        "failing",
-        partial(_draw_gaussian, can_fail=True),
-        gaussian_truth,
-        _audit_directions,
-        breaks=_DEPENDENT | _NOT_GAUSSIAN,
-    ),
-    Law("laplace", _draw_laplace, mu_is_epsilon, _audit_directions, breaks=_NOT_GAUSSIAN),
-    Law("bound", draw_on_bound, mu_is_epsilon, _audit_directions, breaks=_NOT_GAUSSIAN),
-)
-DIRECTIONS = {law.name: law for law in _DIRECTIONS}
+GAUSSIAN = Law(_draw_scores, gaussian_truth, _audit_scores)
+INDEPENDENT_COINS = Law(_draw_coins, gaussian_truth, audit_several)
+FAILING_COINS = Law(partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_DEPENDENT)
+_draw_failing = partial(_draw_gaussian, can_fail=True)
+DIRECTIONS = {
+    "gaussian": Law(_draw_gaussian, gaussian_truth),
+    "equal": Law(partial(draw_equal, _draw_gaussian), gaussian_truth, breaks=_DEPENDENT),
+    "failing": Law(_draw_failing, gaussian_truth, breaks=_DEPENDENT | _NOT_GAUSSIAN),
+    "laplace": Law(_draw_laplace, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
+    "bound": Law(draw_on_bound, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
+}

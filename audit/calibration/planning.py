@@ -91,30 +91,49 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
     """
-    too_few = MIN_RUNS
-    enough = MAX_RUNS
-    while enough > 1.05 * too_few:  # two digits need no more precision
-        runs = round(math.sqrt(too_few * enough))
-        if compute_tightness(runs) >= target:
-            enough = runs
-        else:
-            too_few = runs
+
+    def is_tight(runs: int) -> bool:
+        """Returns True if this number of runs has the tightness `target`."""
+        return compute_tightness(runs) >= target
+
+    # Two digits need no more precision than 1.05.
+    enough = find_fewest_runs(is_tight, MIN_RUNS, MAX_RUNS, precision=1.05)
     if enough == MAX_RUNS:
         return None
     unit = 10 ** max(len(str(enough)) - 2, 0)  # the value of the second digit
     return math.ceil(enough / unit) * unit
 
 
+def find_fewest_runs(
+    is_enough: Callable[[int], bool], too_few: int, enough: int, precision: float
+) -> int:
+    """Returns the smallest number of runs that is enough, by bisection on a logarithmic scale.
+
+    Args:
+      is_enough: Returns True if a number of runs is enough.
+      too_few, enough: Numbers of runs, assumed to be too few and enough.
+      precision: The largest ratio of the result to a number of runs that is too few.
+    """
+    while enough > max(precision * too_few, too_few + 1):
+        runs = round(math.sqrt(too_few * enough))
+        if is_enough(runs):
+            enough = runs
+        else:
+            too_few = runs
+    return enough
+
+
 class RunsUntilRefuted(NamedTuple):
     """How soon audits refute a claim that overstates the noise.
 
     Attributes:
-      median: The number of training runs after which half of the audits refute the claim; None above 1,000.
+      median: The number of training runs after which half of the audits refute the claim; infinite above
+        1,000.
       most: The same for 9 of 10 audits.
     """
 
-    median: int | None
-    most: int | None
+    median: float
+    most: float
 
 
 def runs_until_refuted(
@@ -146,12 +165,4 @@ def runs_until_refuted(
         test = examine_claim(counted, power, confidence)
         needed.append(test.runs if test.refuted else math.inf)
     # "higher" selects an element of `needed` instead of interpolating, which could give NaN for infinity.
-    median, most = np.quantile(needed, [0.5, 0.9], method="higher")
-    return RunsUntilRefuted(_count_finite(median), _count_finite(most))
-
-
-def _count_finite(runs: float) -> int | None:
-    """Returns a number of runs as an int; None if it is infinite."""
-    if math.isinf(runs):
-        return None
-    return int(runs)
+    return RunsUntilRefuted(*np.quantile(needed, [0.5, 0.9], method="higher").tolist())

@@ -1,4 +1,4 @@
-"""Upper bounds on epsilon, computed with Google's dp-accounting.
+"""Upper bounds on epsilon: exact for Gaussian steps, and with Google's dp-accounting if steps are sampled.
 
 Only steps that insert the canary count. For an adversary who knows the batches, the other steps are
 post-processing (hidden-state paper, Sections 5.1 and 5.3).
@@ -47,10 +47,7 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns the epsilon at delta of a composition of Gaussian steps that all use the example.
 
-    The composition is equivalent to a single Gaussian mechanism with noise multiplier
-    noise_multiplier / sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018).
-    Epsilon is 0 without insertions, and infinite for insertions without noise. Neighbouring relation: add or
-    remove an example.
+    The composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
@@ -59,15 +56,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     Raises:
       InputError: Values out of range.
     """
-    mu = mu_upper_bound(noise_multiplier, insertions)
-    conversions.require_delta(delta)
-    if mu == 0 or np.isinf(mu):
-        return mu  # epsilon is also 0 or infinite
-    import dp_accounting  # slow to load
-
-    # For large noise, dp-accounting takes the log of a probability that underflows to 0.
-    with np.errstate(divide="ignore"):
-        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta, tol=1e-10))
+    return conversions.epsilon_from_mu(mu_upper_bound(noise_multiplier, insertions), delta)
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:

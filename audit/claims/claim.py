@@ -232,7 +232,7 @@ class DpSgd(Claim):
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
 
     def epsilon(self, delta: float) -> float:
-        """Returns an upper bound on epsilon at delta for an adversary who sees all models (dp-accounting)."""
+        """Returns an upper bound on epsilon at delta for an adversary who sees all models."""
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:

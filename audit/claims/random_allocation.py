@@ -81,8 +81,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     """Returns the distribution of a single term of the density ratio X, as atoms on a grid.
 
     The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `pessimistic`, the mass of each cell moves to the
-    cell's ends, which raises delta; otherwise it moves to the cell's mean.
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if `pessimistic`, and lowers
+    it otherwise (`_move_to_grid`).
     """
     # A grid of the term's logarithm, with an unbounded cell at both ends.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
@@ -100,18 +100,14 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     if not pessimistic:
         is_kept &= masses_times_mean > 0
     means = masses_times_mean[is_kept] / masses[is_kept]
-    if not pessimistic:
-        return _Ratio(means, masses[is_kept], beyond=0.0, terms=1)
-    grid = np.append(0.0, np.exp(logs))
-    atoms, excess = _spread(means, masses[is_kept], grid)
-    beyond = float(masses_times_mean[~is_kept].sum()) + excess
-    return _Ratio(grid, atoms, beyond, terms=1)
+    beyond = float(masses_times_mean[~is_kept].sum())
+    return _move_to_grid(means, masses[is_kept], np.exp(logs), beyond, 1, pessimistic)
 
 
 def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     """Returns the distribution of the mean of all terms of two independent means, on a geometric grid.
 
-    The grid raises delta if `pessimistic`, and lowers it otherwise, as in `_discretize_term`.
+    The grid raises delta if `pessimistic`, and lowers it otherwise (`_move_to_grid`).
     """
     # The weighted means of each value of the first distribution (rows) and each of the second (columns).
     terms = first.terms + second.terms
@@ -124,12 +120,29 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     high = weight * _find_high(first) + (1 - weight) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
+    beyond = weight * first.beyond + (1 - weight) * second.beyond
+    return _move_to_grid(values, masses, edges, beyond, terms, pessimistic)
+
+
+def _move_to_grid(
+    values: Array, masses: Array, edges: Array, beyond: float, terms: int, pessimistic: bool
+) -> _Ratio:
+    """Returns a distribution with few atoms that bounds the distribution of all given atoms.
+
+    If `pessimistic`, the mass of each cell moves to its ends, which raises delta; otherwise it moves to its
+    mean. The first and last cells are unbounded.
+
+    Args:
+      values, masses: (n,) the atoms.
+      edges: (m,) the edges between cells, ascending and above 0.
+      beyond: The contribution of dropped atoms to the expected value. Lower bounds do not count it.
+      terms: The number of terms in the mean.
+      pessimistic: True for an upper bound on delta, False for a lower bound.
+    """
     if pessimistic:
         grid = np.append(0.0, edges)
         atoms, excess = _spread(values, masses, grid)
-        beyond = weight * first.beyond + (1 - weight) * second.beyond
         return _Ratio(grid, atoms, beyond + excess, terms)
-    # The mass of each cell moves to the cell's mean. The first and last cells are unbounded.
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, len(edges) + 1)
     totals_times_mean = _sum_by_place(cells, masses * values, len(edges) + 1)

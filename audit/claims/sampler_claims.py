@@ -22,8 +22,8 @@ from audit.written import at_most, write_json
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
-_SEARCH_STEP = math.log(1.5)  # in log sigma, of the search for a noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # in log sigma
+_SIGMA_TOLERANCE = 1e-6  # in log sigma
+_MIN_EPSILON = 1e-9  # avoids the logarithm of 0
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,9 @@ class SamplerClaims:
     order: str
     rows: tuple[SamplerClaim, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the claims as nested dicts and tuples, ready for json.dumps."""
-        return dataclasses.asdict(self)
-
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text, with null for infinity."""
-        return write_json(self.to_dict(), indent=2)
+        """Returns the claims as JSON text, with null for infinity."""
+        return write_json(dataclasses.asdict(self), indent=2)
 
 
 class _Sampler(NamedTuple):
@@ -221,23 +217,20 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
     delta = _check_training(batches, epochs, delta)
 
-    def compute_excess(log_sigma: float) -> float:
-        """Returns the epsilon of Poisson batches minus the requested epsilon."""
-        return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
+    lowest, highest = _SIGMAS
 
-    # We lower log sigma until the leakage is too large, and then raise it until it is not.
-    lowest, highest = map(math.log, _SIGMAS)
-    low = 0.0  # sigma = 1
-    while low >= lowest and compute_excess(low) < 0:
-        low -= _SEARCH_STEP
-    high = low + _SEARCH_STEP
-    while high <= highest and compute_excess(high) > 0:
-        high += _SEARCH_STEP
+    def compute_excess(log_sigma: float) -> float:
+        """Returns the log of the ratio between the epsilon of Poisson batches and the requested epsilon."""
+        sigma = min(math.exp(log_sigma), highest)  # in case of rounding
+        found = _bracket_poisson(sigma, batches, epochs, delta).upper
+        return math.log(max(found, _MIN_EPSILON) / epsilon)
+
+    ends = math.log(lowest), math.log(highest)
     require(
-        low >= lowest and high <= highest,
-        f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 gives this epsilon",
+        compute_excess(ends[0]) >= 0 >= compute_excess(ends[1]),
+        f"`claim={epsilon:g}`: no sigma from {lowest} to {highest:,.0f} gives this epsilon",
     )
-    root = optimize.brentq(compute_excess, high - _SEARCH_STEP, high, xtol=_SIGMA_TOLERANCE)
+    root = optimize.brentq(compute_excess, *ends, xtol=_SIGMA_TOLERANCE)
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
 
 

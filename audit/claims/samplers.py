@@ -5,8 +5,8 @@ A sampler draws an order pi: the steps that use the example. Given pi, the last 
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-(audit/methods/README.md, "The mixture over orders"). If there are few orders, we enumerate them. Otherwise,
-we simulate some, and bound the mean over all orders from above (`bound_mean`).
+(audit/methods/README.md, "The mixture over orders"). We simulate some orders, and bound the mean over all
+orders from above (`bound_mean`). If there are few orders with one participation per epoch, we enumerate them.
 """
 
 import itertools
@@ -201,18 +201,6 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     return np.maximum(log_noises, 2 * weights.log_w[orders])
 
 
-def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns the log of the delta at epsilon of mu-GDP mechanisms, in the shape of `mus`; -inf for mu = 0.
-
-    delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018). Both
-    terms may underflow, so we compute only their logarithms.
-    """
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        log_first = special.log_ndtr(-epsilon / mus + mus / 2)
-        log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
-    return np.where(mus > 0, conversions.log_difference(log_first, log_second), -np.inf)
-
-
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of a mixture of N mu-GDP mechanisms.
 
@@ -221,7 +209,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
     def exceeds(epsilon: float) -> bool:
         """Returns True if the mean delta at this epsilon exceeds `delta`."""
-        return bool(np.exp(compute_log_deltas(mus, epsilon)) @ probabilities > delta)
+        return bool(conversions.delta_from_mu(mus, epsilon) @ probabilities > delta)
 
     if not exceeds(0.0):
         return 0.0
@@ -260,8 +248,9 @@ def bound_one_of_each_epoch(
     # There are batches**epochs orders.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        probabilities = np.full(len(places), 1 / len(places))
-        return _mix_orders(schedule, places + first_steps, probabilities, delta)
+        mus = compute_order_mus(weights, places + first_steps) / sigma
+        probabilities = np.full(len(mus), 1 / len(mus))
+        return MixtureBound(mix_epsilon(mus, probabilities, delta), 0.0, float(mus.max()))
 
     # Each row of `mus` has the mu of one random order from each stratum. Chunks of rows save memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
@@ -284,17 +273,6 @@ def bound_one_of_each_epoch(
     return MixtureBound(epsilon, ERROR, float(worst.max()))
 
 
-def _mix_orders(
-    schedule: Schedule, orders: Steps, probabilities: Array, delta: float
-) -> MixtureBound:
-    """Returns the bound for the mixture of all N orders, without simulation.
-
-    `orders` (N, K) has the steps that use the example, as in `compute_order_mus`. `probabilities` is (N,).
-    """
-    mus = compute_order_mus(schedule.weights, orders) / schedule.noise_multiplier
-    return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
-
-
 class _Strata(NamedTuple):
     """S strata: sets of orders that use a step of a given interval in each of the last L epochs.
 
@@ -315,10 +293,9 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     end of an epoch, where a step matters most.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
-    # The largest number with intervals**last_epochs <= max_strata. 1e-9 compensates for rounding, and the
-    # minimum of 2 avoids a division by log(1).
-    log_ratio = math.log(max_strata) / math.log(max(intervals, 2))
-    last_epochs = min(int(log_ratio + 1e-9), epochs)
+    last_epochs = 0
+    while last_epochs < epochs and intervals ** (last_epochs + 1) <= max_strata:
+        last_epochs += 1
 
     # Edges are distances from the epoch's end plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
@@ -367,9 +344,8 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    If there are too many orders to enumerate, we simulate some. `_bound_simulated` needs an upper bound on
-    mu. We use the mu of an order that is worse than nearly all others (`_find_latest_steps`), and reserve
-    `delta` / 1000 for the exceptions.
+    We simulate some orders. `_bound_simulated` needs an upper bound on mu. We use the mu of an order that is
+    worse than nearly all others (`_find_latest_steps`), and reserve `delta` / 1000 for the exceptions.
 
     Args:
       simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
@@ -379,14 +355,6 @@ def bound_poisson(
     rate = rate or 1 / batches
     steps = batches * epochs
     no_participation = len(weights.log_w) - 1
-    if 2**steps <= MAX_ENUMERATED:
-        uses_example = np.array(list(itertools.product([False, True], repeat=steps)))
-        # Sorting moves "no participation" to the end of each order.
-        orders = np.sort(np.where(uses_example, np.arange(steps), no_participation), axis=1)
-        counts = uses_example.sum(axis=1)
-        probabilities = rate**counts * (1 - rate) ** (steps - counts)
-        return _mix_orders(schedule, orders, probabilities, delta)
-
     # Earlier steps may have a larger W, so a participation counts with the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
@@ -452,8 +420,8 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     def is_bounded(index: int) -> bool:
         """Returns True if the bound on the mean delta at an epsilon of the grid is at most `delta`."""
         epsilon = float(grid[index])
-        means = np.exp(compute_log_deltas(mus, epsilon)) @ probabilities  # over the strata, (R,)
-        largest = float(np.exp(compute_log_deltas(worst, epsilon)) @ probabilities)
+        means = conversions.delta_from_mu(mus, epsilon) @ probabilities  # over the strata, (R,)
+        largest = float(conversions.delta_from_mu(worst, epsilon) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
     # The last epsilon needs no test: even the deltas of `worst` are at most `delta` there.

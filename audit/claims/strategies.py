@@ -14,7 +14,6 @@ Other strategies come from files that contain the matrix, or Toeplitz coefficien
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,8 @@ from audit.errors import InputError, require, shown
 from audit.evidence.arrays import Array
 
 INDEPENDENT = "independent"
+_EXAMPLES = (INDEPENDENT, "lambda:0.9", "sqrt", "bsr:16", "bisr:16")
+_NAMES = {example.partition(":")[0] for example in _EXAMPLES}
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
@@ -83,9 +84,8 @@ class Dense(NamedTuple):
         Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
         """
         inverse = self.solve(np.eye(steps))
-        denominator = np.zeros_like(inverse)
-        for step in range(steps):
-            denominator[step, : step + 1] = inverse[step, step::-1]
+        step = np.arange(steps)[:, None]
+        denominator = np.tril(inverse[step, step - step.T])
         return np.ones(1), denominator
 
 
@@ -96,23 +96,6 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     """Returns the first `count` coefficients of the power series of (1 - L)^exponent in L."""
     orders = np.arange(1, count)
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
-
-
-# Maps each name to a function (number after the colon, T) -> strategy, and to an example.
-_NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
-    INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
-    "lambda": (lambda factor, steps: Toeplitz(denominator=(1.0, -factor)), "lambda:0.9"),
-    # S is written as 1 / (1 - L)^(1/2), so a step's noise depends only on raw noise, not on earlier noise.
-    "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
-    "bsr": (
-        lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
-        "bsr:16",
-    ),
-    "bisr": (
-        lambda bands, steps: Toeplitz(denominator=expand_power(0.5, min(int(bands), steps))),
-        "bisr:16",
-    ),
-}
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
@@ -127,7 +110,7 @@ def pin_file(text: str) -> str:
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
-    if text.partition(":")[0] in _NAMED or not Path(text).is_file():
+    if text.partition(":")[0] in _NAMES or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"
 
@@ -147,23 +130,27 @@ def read_strategy(text: str, steps: int) -> Strategy:
     Raises:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
     """
-    name, colon, parameter = text.partition(":")
-    if name not in _NAMED:
+    if text == INDEPENDENT:
+        return Toeplitz()
+    if text == "sqrt":
+        # We write S as 1 / (1 - L)^(1/2), so a step's noise depends only on raw noise, not on earlier noise.
+        return Toeplitz(denominator=expand_power(0.5, steps))
+    name, _, parameter = text.partition(":")
+    if name not in ("lambda", "bsr", "bisr"):
         return make_strategy(_read_file(text), steps)
-    make, example = _NAMED[name]
-    needs_number = ":" in example
-    require(bool(colon) == needs_number, _list_strategies(text))
-    if not needs_number:
-        return make(0.0, steps)  # `make` ignores the number
     try:
         value = float(parameter)
     except ValueError:
         raise InputError(_list_strategies(text)) from None
-    is_valid = 1 <= value < 1e9 and value.is_integer()  # for bsr and bisr, a number of coefficients
     if name == "lambda":
-        is_valid = 0 <= value < 1
-    require(is_valid, f"`noise={text}`: give a number like the one in {example}")
-    return make(value, steps)
+        require(0 <= value < 1, f"`noise={text}`: give a number from 0 to below 1, such as 0.9")
+        return Toeplitz(denominator=(1.0, -value))
+    is_count = 1 <= value < 1e9 and value.is_integer()
+    require(is_count, f"`noise={text}`: give a whole number of at least 1, such as 16")
+    count = min(int(value), steps)
+    if name == "bsr":
+        return Toeplitz(numerator=expand_power(-0.5, count))
+    return Toeplitz(denominator=expand_power(0.5, count))
 
 
 def _read_file(text: str) -> Array:
@@ -184,7 +171,7 @@ def _read_file(text: str) -> Array:
 
 def _list_strategies(text: str) -> str:
     """Returns the message for a text that does not name a strategy."""
-    examples = ", ".join(example for _, example in _NAMED.values())
+    examples = ", ".join(_EXAMPLES)
     return f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
 
 

@@ -49,6 +49,7 @@ cli.define_optional(
     float,
     noise_multiplier="Noise multiplier sigma.",
     claim="Claimed epsilon, to compute sigma (for samplers, by Poisson accounting).",
+    lipschitz="Lipschitz constant of every step; by default 1.",
 )
 cli.define_optional(
     int,
@@ -58,7 +59,6 @@ cli.define_optional(
     steps="With --noise: number of steps.",
     k="With --noise: the canary is inserted every k steps; by default 1.",
 )
-flags.DEFINE_list("lipschitz", None, "Lipschitz constant of all steps, or of each; by default 1.")
 flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
@@ -126,10 +126,6 @@ def _print_sampler_claims() -> None:
     """Prints the valid claims for a sampler or a loader."""
     require(FLAGS.batches, "--batches is missing: give batches per epoch, or mine.py:loader")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
-    constants = cli.numbers("lipschitz")
-    lipschitz: Any = constants or None
-    if len(constants) == 1:
-        lipschitz = constants[0]  # for all steps
     # A loader is given as file:name.
     read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
     sampler, batches, order = read()
@@ -144,7 +140,7 @@ def _print_sampler_claims() -> None:
         noise_multiplier=sigma,
         batches=batches,
         epochs=FLAGS.epochs,
-        lipschitz=lipschitz,
+        lipschitz=FLAGS.lipschitz,
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
@@ -235,7 +231,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
         uniform = f"uniform order ({tested})"
         # The bounds assume that every batch is equally likely to have an example, but a smaller last batch is
         # less likely to. This only matters if steps expand distances: then earlier batches may leak more.
-        expands = max(cli.numbers("lipschitz"), default=1.0) > 1
+        expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"
             return _Sampler("any_order", batches, f"{uniform}, but {why}")

@@ -19,24 +19,22 @@ from audit.errors import require
 from audit.laws.intervals import Array, find_bracket
 
 
-def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """Returns log delta(epsilon), the log privacy profile of a mu-GDP mechanism; epsilon may be negative.
+def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
+    """Returns log delta(epsilon), the log privacy profile of mu-GDP mechanisms; epsilon may be negative.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). The result has epsilon's shape, and is -inf if delta is 0. For a tiny mu, the two terms cancel, and
+    9). The arguments broadcast. The result is -inf if delta is 0. For a tiny mu, the two terms cancel, and
     values of delta below about 1e-14 are inaccurate.
     """
     eps = np.asarray(epsilon, float)
-    if np.isinf(mu):
-        return np.zeros_like(eps)  # no privacy: delta is 1 at every epsilon
-    if mu == 0:  # delta is 1 - e^epsilon below 0, else 0
-        return log_difference(0.0, np.minimum(eps, 0.0))
-
-    ratio = -eps / mu
-    log_first = special.log_ndtr(ratio + mu / 2)
-    with np.errstate(invalid="ignore"):  # inf - inf at an infinite epsilon
-        log_second = eps + special.log_ndtr(ratio - mu / 2)
-    return log_difference(log_first, log_second)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # replaced below
+        ratio = -eps / mu
+        log_first = special.log_ndtr(ratio + np.divide(mu, 2))
+        log_second = eps + special.log_ndtr(ratio - np.divide(mu, 2))
+    log_delta = log_difference(log_first, log_second)
+    # Without privacy, delta is 1. If mu is 0, delta is 1 - e^epsilon below 0, else 0.
+    log_delta = np.where(np.isinf(mu), 0.0, log_delta)
+    return np.where(np.equal(mu, 0), log_difference(0.0, np.minimum(eps, 0.0)), log_delta)
 
 
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
@@ -52,8 +50,8 @@ def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
         return np.where(np.isneginf(log_a), -np.inf, log_a + log_fraction)
 
 
-def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """Returns delta(epsilon) of a mu-GDP mechanism (hidden-state paper, Equation 9)."""
+def delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
+    """Returns delta(epsilon) of mu-GDP mechanisms (hidden-state paper, Equation 9); arguments broadcast."""
     return np.exp(log_delta_from_mu(mu, epsilon))
 
 

@@ -138,19 +138,12 @@ def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Arr
 
 
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
-    """Draws k uniform unit vectors in R^d. The rows (k, k) are their coordinates in a basis of their span.
+    """Draws k < d uniform unit vectors in R^d. Rows (k, k) are their coordinates in a basis of their span.
 
     In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in the others' span.
     The length of its component orthogonal to this span follows a chi distribution with d - i degrees of
     freedom (Bartlett's decomposition).
-
-    Raises:
-      InputError: Unless 1 <= k < d.
     """
-    require(
-        1 <= canaries < dimension,
-        f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}",
-    )
     rows = np.zeros((canaries, canaries))
     for i in range(canaries):
         row = rows[i, : i + 1]  # a view; later coordinates stay 0

@@ -13,7 +13,7 @@ import scipy
 from numpy.random import Generator
 from scipy import special
 
-from audit.laws import conversions, densities
+from audit.laws import densities
 from audit.laws.densities import DensityPair
 from audit.laws.intervals import Array
 
@@ -55,13 +55,10 @@ class ScoreFamily(NamedTuple):
     Attributes:
       kernel: The distribution that each part of a mixture shifts and scales.
       parts: Maps (parameter, inserted) to the parts of the mixture with or without the canary.
-      known_epsilon: Maps (parameter, delta) to epsilon; None if no formula is known.
     """
 
-    name: str
     kernel: Kernel
     parts: Callable[[float, bool], list[MixturePart]]
-    known_epsilon: Callable[[float, float], float] | None = None
 
     def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
         """Draws n scores with the canary if `inserted`, else without it."""
@@ -89,19 +86,6 @@ class ScoreFamily(NamedTuple):
             total += weight * self.kernel.distribution(z)
         return total
 
-    def epsilon(self, parameter: float, delta: float) -> float:
-        """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
-
-        If no formula is known, we use quadrature. It is accurate to 1e-6 for moderate parameters and delta
-        from 1e-9 to 0.5.
-
-        Raises:
-          InputError: Unless 0 < delta < 1.
-        """
-        if self.known_epsilon is not None:
-            return self.known_epsilon(parameter, delta)
-        return quadrature(self, parameter, delta)
-
     def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
 
@@ -114,8 +98,15 @@ class ScoreFamily(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def quadrature(family: ScoreFamily, parameter: float, delta: float) -> float:
-    """Returns `ScoreFamily.epsilon`, computed by sums over a fine grid of scores (`densities.epsilon_at`)."""
+def compute_epsilon(family: ScoreFamily, parameter: float, delta: float) -> float:
+    """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
+
+    We use sums over a fine grid of scores (`densities.epsilon_at`). They are accurate to 1e-6 for moderate
+    parameters and delta from 1e-9 to 0.5.
+
+    Raises:
+      InputError: Unless 0 < delta < 1.
+    """
     x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)
     density_out = family.density(x, parameter, inserted=False)
@@ -146,16 +137,12 @@ def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
 
 
 NORMAL = Kernel("norm", special.ndtr)
-GAUSSIAN = ScoreFamily("gaussian", NORMAL, _shifted, conversions.epsilon_from_mu)
-_FAMILIES = (
-    GAUSSIAN,
+GAUSSIAN = ScoreFamily(NORMAL, _shifted)
+LAWS = {
     # For Laplace noise and randomised response, the parameter is epsilon.
-    ScoreFamily("laplace", Kernel("laplace", _laplace_distribution), _shifted),
-    ScoreFamily("randomized_response", NORMAL, _response_parts),
-    ScoreFamily("t3", Kernel("t", functools.partial(special.stdtr, 3), (3,)), _shifted),
-    ScoreFamily("logistic", Kernel("logistic", special.expit), _shifted),
-    ScoreFamily("subsampled", NORMAL, _subsampled_parts),  # the parameter is the spread
-)
-LAWS: dict[str, ScoreFamily] = {}
-for _family in _FAMILIES:
-    LAWS[_family.name] = _family
+    "laplace": ScoreFamily(Kernel("laplace", _laplace_distribution), _shifted),
+    "randomized_response": ScoreFamily(NORMAL, _response_parts),
+    "t3": ScoreFamily(Kernel("t", functools.partial(special.stdtr, 3), (3,)), _shifted),
+    "logistic": ScoreFamily(Kernel("logistic", special.expit), _shifted),
+    "subsampled": ScoreFamily(NORMAL, _subsampled_parts),  # the parameter is the spread
+}

@@ -1,6 +1,6 @@
-"""Measures the benchmark's cells in parallel processes, and stores each result in a journal."""
+"""Measures the benchmark's cells in parallel processes, and stores each result in a file."""
 
-import contextlib
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from operator import methodcaller
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from audit.calibration.calibration import calibrate
 from audit.laws import intervals
 from audit.runtime.processes import as_completed
+from audit.storage import files
 from experiments.benchmark.false_claims import ClaimCell
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
@@ -21,7 +22,7 @@ class Scale(NamedTuple):
 
     Attributes:
       audits: The number of audits per cell, for an estimator with cost 1.
-      sizes: The sizes of the audits (see `contract.make_mechanism`), or () for each mechanism's own sizes.
+      sizes: The sizes of the audits (see `make_known`), or () for each mechanism's own sizes.
       claim_audits: The number of audits of a claim, at each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
@@ -36,7 +37,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """Audits of a mechanism by an estimator, each of size n (see `contract.make_mechanism`)."""
+    """Audits of a mechanism by an estimator, each of size n (see `BenchmarkedMechanism.make_known`)."""
 
     estimator: str
     mechanism: str
@@ -99,7 +100,7 @@ def list_cells(
         for n in scale.sizes or mechanism.sizes:
             for estimator in map(ESTIMATORS.__getitem__, estimators):
                 fits = estimator.design == mechanism.design
-                if fits and estimator.is_installed():
+                if fits and estimator.find_version():
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells
@@ -118,38 +119,33 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     return cells
 
 
-def _name_cell(cell: Cell) -> str:
-    """Returns a text that identifies a cell's result: the cell and the estimator's version."""
-    return json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
+def _find_file(cell: Cell, folder: Path) -> Path:
+    """Returns the file for a cell's record. Its name depends on the cell and the estimator's version."""
+    identity = json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
+    return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
 
-def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of the cells that are in the journal, a file with a JSON object per line."""
+def load_measured(cells: Sequence[Cell], folder: Path) -> dict[Cell, Record]:
+    """Returns the records of the cells that have a file in the folder."""
     found = {}
-    lines = journal.read_text().splitlines() if journal.exists() else []
-    for line in lines:
-        with contextlib.suppress(ValueError):  # an interrupted command leaves an incomplete line
-            entry = json.loads(line)
-            found[entry["key"]] = entry["values"]
-    names = {cell: _name_cell(cell) for cell in cells}
-    return {cell: found[name] for cell, name in names.items() if name in found}
+    for cell in cells:
+        content = files.read(_find_file(cell, folder))
+        if content is not None:
+            found[cell] = json.loads(content)
+    return found
 
 
-def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
-    """Measures the cells that are not in the journal, and yields each after writing its record.
+def measure_missing(cells: Sequence[Cell], folder: Path, processes: int) -> Iterator[Cell]:
+    """Measures the cells without a file in the folder, and yields each after writing its record.
 
     Cells with slow estimators come first, to keep all processes busy until the end.
     """
-    done = load_measured(cells, journal)
+    done = load_measured(cells, folder)
     missing = [cell for cell in cells if cell not in done]
     missing.sort(key=lambda cell: -ESTIMATORS[cell.estimator].cost)
-    journal.parent.mkdir(parents=True, exist_ok=True)
     results: Iterable[tuple[Cell, Record]] = ((cell, cell.measure()) for cell in missing)
     if processes > 1:
         results = as_completed(methodcaller("measure"), missing, processes)
-    for cell, values in results:
-        with journal.open("a") as file:
-            # The line break comes first because the last line may be incomplete.
-            line = json.dumps({"key": _name_cell(cell), "values": values})
-            file.write(f"\n{line}")
+    for cell, record in results:
+        files.write_whole(_find_file(cell, folder), json.dumps(record).encode())
         yield cell

@@ -58,12 +58,8 @@ class Estimator(NamedTuple):
     package: str = ""
     cost: int = 1
 
-    def is_installed(self) -> bool:
-        """Returns True if the estimator needs no package or its package is installed."""
-        return bool(self.find_version())
-
     def find_version(self) -> str:
-        """Returns its package's version, "" if not installed; without a package, this project's version."""
+        """Returns the version of its package, or else of this project; "" if the package is not installed."""
         if not self.package:
             return __version__
         try:
@@ -102,7 +98,7 @@ class BenchmarkedMechanism(NamedTuple):
       law: Draws the evidence of an audit. Its truth is the smallest epsilon for which the mechanism is
         (epsilon, delta)-DP if one canary is added or removed.
       mu: The law's parameter.
-      sizes: The sizes of the audits at scale full; see `make_mechanism`.
+      sizes: The sizes of the audits at scale full; see `make_known`.
       delta: The delta of the bounds.
     """
 
@@ -114,35 +110,24 @@ class BenchmarkedMechanism(NamedTuple):
     delta: float = DELTA
 
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism for `audits` audits of size n (see `make_mechanism`).
+        """Returns the mechanism for `audits` audits of size n.
 
-        The evidence depends only on the seed, the mechanism's name and n, so it is the same for all
-        estimators.
+        The size is the number of runs per world for ONE_CANARY, of runs for SEVERAL, and of canaries for
+        designs with a single run. The evidence depends only on the seed, the mechanism's name and n, so it is
+        the same for all estimators.
         """
-        # `stream` and the seed determine the random draws. Unlike Python's hash, a checksum is the same in
-        # all processes.
-        stream = (zlib.crc32(self.name.encode()), n)
-        mechanism = make_mechanism(self.law, self.design, n, self.mu)
-        return mechanism._replace(audits=audits, delta=self.delta, seed=seed, stream=stream)
-
-
-def make_mechanism(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
-    """Returns a mechanism with the runs and canaries of a design, for one audit with seed 0.
-
-    `n` is the size of the audit: the runs per world for ONE_CANARY, the runs for SEVERAL, and the canaries
-    for designs with a single run. `mu` is the law's parameter.
-    """
-    runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(design, 1)
-    canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, n)
-    dimension = _DIMENSION if design == DIRECTIONS else 0
-    return KnownMechanism(
-        law,
-        mu,
-        runs,
-        audits=1,
-        delta=DELTA,
-        confidence=CONFIDENCE,
-        seed=0,
-        canaries=canaries,
-        dimension=dimension,
-    )
+        runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(self.design, 1)
+        canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(self.design, n)
+        return KnownMechanism(
+            self.law,
+            self.mu,
+            runs,
+            audits,
+            self.delta,
+            CONFIDENCE,
+            seed,
+            canaries,
+            dimension=_DIMENSION,
+            # Unlike Python's hash, a checksum is the same in all processes.
+            stream=(zlib.crc32(self.name.encode()), n),
+        )

@@ -9,7 +9,8 @@ import math
 from typing import NamedTuple
 
 from audit.calibration import laws
-from audit.calibration.calibration import KnownMechanism, Truth, Value, calibrate
+from audit.calibration.calibration import KnownMechanism, Value, calibrate
+from audit.calibration.planning import find_fewest_runs
 from audit.evidence.canaries import Fresh
 from audit.laws import conversions
 from audit.methods import claimed_curve, exact_null
@@ -21,8 +22,8 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     OURS,
     SEVERAL,
+    BenchmarkedMechanism,
     Estimator,
-    make_mechanism,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
@@ -33,8 +34,8 @@ NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 # A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
-_SEARCH_PRECISION = 1.1  # the largest final ratio of `enough` to `too_few` runs
-# For each design, the law of Gaussian scores for any mu and the size of an audit (see `make_mechanism`).
+_SEARCH_PRECISION = 1.1  # of the number of runs, as a ratio
+# For each design, the law of Gaussian scores for any mu and the size of an audit (see `make_known`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -88,23 +89,20 @@ class ClaimCell(NamedTuple):
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
-        It bisects on a logarithmic scale.
-
         Args:
           too_few: The smallest possible number of runs, which is the result if it is enough.
           enough: The largest possible number of runs. If it is not enough, the result is None.
         """
-        if self.find_refuted_fraction(enough, NOISE) < 0.5:
+
+        def refutes(runs: int) -> bool:
+            """Returns True if at least half of the audits with `runs` runs refute the claim."""
+            return self.find_refuted_fraction(runs, NOISE) >= 0.5
+
+        if not refutes(enough):
             return None
-        if self.find_refuted_fraction(too_few, NOISE) >= 0.5:
+        if refutes(too_few):
             return too_few
-        while enough > max(_SEARCH_PRECISION * too_few, too_few + 1):
-            middle = round(math.sqrt(too_few * enough))
-            if self.find_refuted_fraction(middle, NOISE) >= 0.5:
-                enough = middle
-            else:
-                too_few = middle
-        return enough
+        return find_fewest_runs(refutes, too_few, enough, _SEARCH_PRECISION)
 
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
@@ -116,12 +114,13 @@ class ClaimCell(NamedTuple):
         law, size = _AUDITS[estimator.design]
         # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
         # epsilon as the truth, so these audits refute the claim.
-        claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
+        claim = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claim, audit=audit)
-        mechanism = make_mechanism(tested, estimator.design, n=size, mu=CLAIMED_MU / noise)
+        mu = CLAIMED_MU / noise
+        mechanism = BenchmarkedMechanism(estimator.design, "false claim", tested, mu)
+        setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream` makes the evidence different for each number of runs.
-        setting = mechanism._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
-        [row] = calibrate(setting)  # a row for each method, here the estimator
+        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # a row for the estimator
         return row.exceeding
 
 
@@ -144,6 +143,4 @@ def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     claimed_power = claimed_curve.gaussian_power(CLAIMED_MU)
     test = claimed_curve.examine_claim(counted, claimed_power, setting.confidence)
     epsilon = MAX_EPSILON if test.refuted else 0.0
-    return [
-        Value(method="", epsilon=epsilon)
-    ]  # the method needs no name, because it is the only one
+    return [Value(method="", epsilon=epsilon)]  # a single method needs no name

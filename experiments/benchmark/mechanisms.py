@@ -17,7 +17,6 @@ from audit.calibration.calibration import (
     INDEPENDENT,
     KnownMechanism,
     Law,
-    Truth,
 )
 from audit.evidence.canaries import Coins, Fresh
 from audit.laws import conversions, cosine_law, known_laws
@@ -141,17 +140,17 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
-def _nothing_leaks(setting: KnownMechanism) -> Truth:
+def _nothing_leaks(setting: KnownMechanism) -> float:
     """Returns the true epsilon of a (0, delta)-DP mechanism, 0."""
-    return Truth(0.0)
+    return 0.0
 
 
-def _failing_truth(setting: KnownMechanism) -> Truth:
+def _failing_truth(setting: KnownMechanism) -> float:
     """Returns the true epsilon of a Gaussian mechanism if half of its runs fail visibly.
 
     A failed run does not leak, so delta at each epsilon is half of the delta of mu-GDP.
     """
-    return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
+    return conversions.epsilon_from_mu(setting.mu, 2 * setting.delta)
 
 
 def _make_law(
@@ -169,23 +168,17 @@ def _make_law(
       **changes: Keyword arguments of `draw`.
     """
     truth = partial(laws.score_truth, family)
-    return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
+    return Law(partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
-_MIXTURE = ScoreFamily("mixture", kernel=known_laws.NORMAL, parts=_mixture_parts)
+_MIXTURE = ScoreFamily(known_laws.NORMAL, _mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
-_FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1)
-_SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
-_MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
-_REVEALING = Law(
-    "revealing", partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED
-)
-_REVEALING_COINS = Law("revealing coins", _draw_revealing, _nothing_leaks, breaks=_CURVED)
-_ORTHOGONAL = Law("orthogonal", laws.INDEPENDENT_COINS.draw, laws.gaussian_truth)
-_TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
+_REVEALING = Law(partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED)
+_REVEALING_COINS = Law(_draw_revealing, _nothing_leaks, breaks=_CURVED)
+_TIED = Law(_draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
 _FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
-_COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
+_COSINES = Law(_draw_cosines, laws.gaussian_truth)
 # Families without a Gaussian trade-off curve: (the mechanism's name, the family, the family's parameter).
 _CURVES = (
     ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
@@ -196,16 +189,14 @@ _CURVES = (
 # draws scores from other families.
 _DESIGNS = {
     ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
-    SEVERAL: ("runs of 16: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
-    ONE_RUN: ("coins: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
+    SEVERAL: ("runs of 16: ", laws.INDEPENDENT_COINS, (0.0, 1.0, 2.0, 4.0), _draw_coins),
+    ONE_RUN: ("coins: ", laws.INDEPENDENT_COINS, (0.0, 1.0, 2.0, 4.0), _draw_coins),
 }
-_one_canary = partial(BenchmarkedMechanism, ONE_CANARY)
-_ONLY_ONE_CANARY = (
-    _one_canary("Gaussian 1, few in", law=_FEW_IN, mu=1.0),
-    _one_canary("Poisson-subsampled", law=_SUBSAMPLED, mu=0.5),
-    _one_canary("mixture of runs", law=_MIXED, mu=3.0),
-    _one_canary("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY),
-)
+_ONLY_ONE_CANARY = {
+    "Gaussian 1, few in": (_make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1), 1.0),
+    "Poisson-subsampled": (_make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED), 0.5),
+    "mixture of runs": (_make_law(_draw_worlds, _MIXTURE, _CURVED), 3.0),
+}
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
@@ -226,7 +217,9 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
             law = _make_law(draw, family, _CURVED)
             yield record(prefix + name, law=law, mu=parameter)
         if design == ONE_CANARY:
-            yield from _ONLY_ONE_CANARY
+            for name, (law, mu) in _ONLY_ONE_CANARY.items():
+                yield record(name, law=law, mu=mu)
+            yield record("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
             continue  # the mechanisms below need several canaries
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)

@@ -2,5 +2,7 @@
 
 from experiments.benchmark import ours, peers, published
 
-_RECORDS = (*ours.ESTIMATORS, *peers.ESTIMATORS, *published.ESTIMATORS)
-ESTIMATORS = {record.name: record for record in _RECORDS}
+ESTIMATORS = {
+    estimator.name: estimator
+    for estimator in (*ours.ESTIMATORS, *peers.ESTIMATORS, *published.ESTIMATORS)
+}

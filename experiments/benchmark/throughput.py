@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import trange
 
-from audit.errors import InputError, require
+from audit.errors import InputError
 from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.processes import as_completed
@@ -47,33 +47,22 @@ MODELS = {
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest allowed Euclidean distance between the parameters after an engine's first step and after ours
-# (see `measure_distance`). Engines sum float32 values in different orders, and ResNet18 has the longest sums.
-TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
 class Problem(NamedTuple):
     """A training problem for DP-SGD with fixed mini-batches that all engines solve.
 
     Attributes:
-      setting: The audit's setting: model, clipping norm, batch size and number of steps.
+      setting: The audit's setting.
       dataset: The training examples.
-      batches: (steps, B) the indices of each mini-batch's examples.
-      learning_rate: The learning rate of plain SGD.
-      noise_multiplier: The noise multiplier sigma.
-      theta_0: (p,) the initial parameters.
-      stepped: (p,) the parameters after our noiseless first step from theta_0 at learning rate 1.
-      torch_order: (p,) the index in theta_0 of each entry of PyTorch's parameter vector.
+      batches: (steps, B) the indices of each mini-batch's examples, for at most `_CALL_STEPS` steps.
+      theta_0: (p,) the initial parameters. PyTorch's engines draw their own.
     """
 
     setting: Setting
     dataset: Dataset
     batches: NDArray[np.int32]
-    learning_rate: float
-    noise_multiplier: float
     theta_0: Parameters
-    stepped: Parameters
-    torch_order: NDArray[np.int64]
 
 
 class Training(NamedTuple):
@@ -82,21 +71,14 @@ class Training(NamedTuple):
     Attributes:
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
         the problem's mini-batches.
-      get_theta: Returns the current parameters of the first model, of shape (p,).
-      models: The number of models trained at once.
-      device: The name of the accelerator, or "cpu".
+      device: The kind of device, such as "cpu".
+      get_theta: Returns the current parameters (p,) of the first model, in the engine's order. A test
+        compares them with ours. Our engine does not keep parameters.
     """
 
     run: Callable[[], int]
-    get_theta: Callable[[], Parameters]
-    models: int
     device: str
-
-
-class MakeTraining(Protocol):
-    """Returns an engine's training run; each device trains `models` models at once."""
-
-    def __call__(self, problem: Problem, models: int) -> Training: ...
+    get_theta: Callable[[], Parameters] | None = None
 
 
 class Engine(NamedTuple):
@@ -104,13 +86,13 @@ class Engine(NamedTuple):
 
     Attributes:
       package: The name of its package on PyPI.
-      make: Makes a training run.
+      make: Maps (problem, number of models) to a training run that trains so many models at once.
       model_counts: The numbers of models to try at once; `find_fastest` keeps the fastest.
       one_thread: True if the engine uses one core. A CPU then runs one process per core.
     """
 
     package: str
-    make: MakeTraining
+    make: Callable[[Problem, int], Training]
     model_counts: Sequence[int] = (1, 8, 64, 512, 4096)
     one_thread: bool = False
 
@@ -130,45 +112,13 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set, including our first step's result."""
-    import jax
-    import jax.numpy as jnp
-    from flax.traverse_util import flatten_dict
-
-    from audit.mechanism import base
+    """Returns the problem of training with a setting on a data set."""
     from audit.training import build, game
 
     audited = build.build(setting, dataset)
-    fields = setting.mechanism
-    # Other engines are tested against our first step: with learning rate 1, theta_0 minus its result is the
-    # update. It inserts no canary (a mask of 0), and `rehearse` adds no noise.
-    hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
-    first_step = base.Schedule(audited.schedule.batches[:1], mask=jnp.zeros(1))
-    theta_0 = audited.init(game.root(setting.seed, "theta"))
-    take_step = partial(base.rehearse, audited.mechanism, canaries=base.no_canaries())
-    stepped = jax.jit(take_step)(hyper, theta_0, audited.data, first_step)
-
-    # The index in theta of each entry of Flax's parameters. Integers below 2^24 are exact in float32.
-    model = build.trainee(setting.model, dataset).model
-    indices_by_path = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
-    # Flax creates parameters in the order of the layers' calls. PyTorch has the same order.
-    created = model.module.init(jax.random.key(0), dataset.features[0])
-    # PyTorch's order of Flax's axes, for biases, (in, out) and (height, width, in, out).
-    axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
-    order = []
-    for path in flatten_dict(created["params"]):
-        indices = np.asarray(indices_by_path[path], np.int64)
-        order.append(indices.transpose(axes[indices.ndim]).ravel())
-    return Problem(
-        setting,
-        dataset,
-        batches=np.asarray(audited.schedule.batches),
-        learning_rate=fields.learning_rate,
-        noise_multiplier=fields.noise_multiplier,
-        theta_0=np.asarray(theta_0),
-        stepped=np.asarray(stepped),
-        torch_order=np.concatenate(order),
-    )
+    batches = np.asarray(audited.schedule.batches[:_CALL_STEPS])
+    theta_0 = np.asarray(audited.init(game.root(setting.seed, "theta")))
+    return Problem(setting, dataset, batches, theta_0)
 
 
 def measure_rate(training: Training, seconds: float) -> float:
@@ -187,8 +137,6 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 
     It skips larger numbers of models if their per-example gradients may not fit in the CPU's or GPU's memory.
     """
-    # A call of `run` takes a step on each mini-batch, so fewer mini-batches make a call short.
-    problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
     by_rate: dict[float, Training] = {}
@@ -203,24 +151,10 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
     return by_rate[max(by_rate)]
 
 
-def measure_distance(engine: Engine, problem: Problem) -> float:
-    """Returns the Euclidean distance between the parameters after an engine's first step and after ours.
-
-    Both steps start at theta_0, add no noise, and have learning rate 1.
-    """
-    one_step = problem._replace(
-        batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0
-    )
-    training = engine.make(one_step, models=1)
-    training.run()
-    return float(np.linalg.norm(training.get_theta() - problem.stepped))
-
-
 def make_ours(problem: Problem, models: int) -> Training:
     """Returns our training run. It trains chunks of runs as `audit` does, with noise and canaries.
 
-    `models` has no effect, because our engine chooses the chunk size. It does not return parameters, so
-    `get_theta` returns the parameters after our first step.
+    `models` has no effect, because our engine chooses the chunk size.
     """
     import jax
 
@@ -235,12 +169,11 @@ def make_ours(problem: Problem, models: int) -> Training:
         runs = len(next(chunks).scores)
         return runs * problem.setting.schedule.steps
 
-    device = str(jax.local_devices()[0].device_kind)
-    return Training(run, lambda: problem.stepped, chunk_size, device)
+    return Training(run, jax.default_backend())
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
-    """Returns jax_privacy's training run, which trains several models at once on each device.
+    """Returns jax_privacy's training run, which trains several models at once on one device.
 
     All models use the same mini-batches, but different noise.
     """
@@ -248,19 +181,16 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     import jax.numpy as jnp
     from jax_privacy import clipping, noise_addition
 
-    from audit.mechanism import ensemble
-    from audit.mechanism.clipping.base import separate
     from models.catalogue import task
 
-    clipping_norm = problem.setting.mechanism.clipping_norm
-    batch_size = problem.setting.mechanism.batch_size
+    fields = problem.setting.mechanism
     model = task(problem.setting.model).make(problem.dataset.features.shape[1:])
     # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
         model.loss,
-        l2_clip_norm=clipping_norm,
+        l2_clip_norm=fields.clipping_norm,
         keep_batch_dim=False,
-        normalize_by=float(batch_size),
+        normalize_by=float(fields.batch_size),
     )
 
     def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
@@ -270,7 +200,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         """
         features, labels = data
         # The noise is divided by B, as is `clipped_gradient`.
-        deviation = problem.noise_multiplier * clipping_norm / batch_size
+        deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
@@ -279,39 +209,32 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
             `carry` has the parameters and the noise's state.
             """
             theta, noise_state = carry
-            # `separate` copies the features for each model. If devices shared them, JAX could not compute
-            # per-example gradients of convolutions.
-            batch = separate(theta, (features[indices], labels[indices]))
+            batch = features[indices], labels[indices]
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
-            return (theta - problem.learning_rate * update, noise_state), None
+            return (theta - fields.learning_rate * update, noise_state), None
 
         end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
         return end[0]
 
-    placement = ensemble.Placement.local()
-    devices = jax.local_devices()
-    models *= len(devices)
-    data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
-    batches = placement.everywhere(problem.batches)
+    data = jnp.asarray(problem.dataset.features), jnp.asarray(problem.dataset.labels)
     # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
     # old parameters' memory.
-    train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
-    thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
+    train_models = jax.jit(jax.vmap(train, (0, 0, None, None)), donate_argnums=0)
+    thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
     def run() -> int:
         """Takes a step of all models on each mini-batch, with a different seed for each call."""
         nonlocal thetas
-        call_key = jax.random.key(next(calls))
-        keys = placement.by_run(jax.random.split(call_key, models))
-        thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
-        return models * len(batches)
+        keys = jax.random.split(jax.random.key(next(calls)), models)
+        thetas = jax.block_until_ready(train_models(thetas, keys, problem.batches, data))
+        return models * len(problem.batches)
 
-    return Training(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
+    return Training(run, jax.default_backend(), lambda: np.asarray(thetas[0]))
 
 
 def _make_torch_network(problem: Problem) -> Any:
-    """Returns the problem's model as a PyTorch module with parameters theta_0, on the GPU if there is one.
+    """Returns the problem's model as a PyTorch module, on the GPU if there is one.
 
     The layers are the same as in `models`, in the order of their creation by Flax.
     """
@@ -352,10 +275,7 @@ def _make_torch_network(problem: Problem) -> Any:
             features = 2 * channels
             layers += [Block(channels, features, 2), Block(features, features, 1)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    network = nn.Sequential(*layers)
-    theta_0 = torch.tensor(problem.theta_0[problem.torch_order])
-    nn.utils.vector_to_parameters(theta_0, network.parameters())
-    return network.to("cuda" if torch.cuda.is_available() else "cpu")
+    return nn.Sequential(*layers).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _train_in_torch(
@@ -393,13 +313,11 @@ def _train_in_torch(
         return models * len(batches)
 
     def get_theta() -> Parameters:
-        """Returns the first model's parameters in the order of theta_0."""
-        vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta: Parameters = vector.detach().cpu().numpy()
-        return theta[np.argsort(problem.torch_order)]
+        """Returns the first model's parameters in PyTorch's order."""
+        theta = torch.nn.utils.parameters_to_vector(first_model)
+        return theta.detach().cpu().numpy()
 
-    name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
-    return Training(run, get_theta, models, name)
+    return Training(run, device.type, get_theta)
 
 
 def make_opacus(problem: Problem, models: int) -> Training:
@@ -413,13 +331,14 @@ def make_opacus(problem: Problem, models: int) -> Training:
     from torch.nn.functional import cross_entropy
 
     warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
+    fields = problem.setting.mechanism
     torch.set_num_threads(1)
     module = GradSampleModule(_make_torch_network(problem))
     optimizer = DPOptimizer(
-        torch.optim.SGD(module.parameters(), problem.learning_rate),
-        noise_multiplier=problem.noise_multiplier,
-        max_grad_norm=problem.setting.mechanism.clipping_norm,
-        expected_batch_size=problem.setting.mechanism.batch_size,
+        torch.optim.SGD(module.parameters(), fields.learning_rate),
+        noise_multiplier=fields.noise_multiplier,
+        max_grad_norm=fields.clipping_norm,
+        expected_batch_size=fields.batch_size,
     )
 
     def take_step(features: Any, labels: Any) -> None:
@@ -440,10 +359,10 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     from torch.nn.functional import cross_entropy
 
     network = _make_torch_network(problem)
-    clipping_norm = problem.setting.mechanism.clipping_norm
-    noise_deviation = problem.noise_multiplier * clipping_norm
+    fields = problem.setting.mechanism
+    noise_deviation = fields.noise_multiplier * fields.clipping_norm
     # Gradients are summed over a mini-batch, so a step divides by its size.
-    rate = problem.learning_rate / problem.setting.mechanism.batch_size
+    rate = fields.learning_rate / fields.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
         """Returns a model's loss on one example; `theta` maps names to parameters."""
@@ -459,7 +378,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         gradients = per_example_gradients(theta, features, labels)  # (B, ...) by parameter name
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
         gradient_norms = torch.sqrt(sum(squares))  # (B,)
-        factors = (clipping_norm / gradient_norms).clamp(max=1.0)
+        factors = (fields.clipping_norm / gradient_norms).clamp(max=1.0)
         return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
 
     clipped_sums = vmap(clipped_sum, (0, None, None))
@@ -480,7 +399,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
 
 ENGINES = {
     OURS: Engine("jax", make_ours, model_counts=(1,)),
-    "jax_privacy": Engine("jax-privacy", make_jax_privacy),
+    "jax_privacy": Engine("jax-privacy", make_jax_privacy, one_thread=True),
     "opacus": Engine("opacus", make_opacus, model_counts=(1,), one_thread=True),
     "torch_func": Engine("torch", make_torch_func),
 }
@@ -498,11 +417,11 @@ def measure(
     after the other.
 
     Returns:
-      A record for each engine: the `model`, the `engine`, its number of `processes`, its `rates` (steps per
-      second in each round, summed over models and processes), and the description that `_serve` sends first.
+      A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
+      summed over models and processes).
 
     Raises:
-      InputError: The data cannot be read, an engine fails, or its first step differs from ours.
+      InputError: The data cannot be read, or an engine fails.
     """
     # A separate process makes the problem, so this process does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, sources=sources), [model], processes=1)
@@ -511,17 +430,12 @@ def measure(
     with contextlib.ExitStack() as stack:
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
-            [described] = _receive(name, team)
-            require_agreement(name, described["distance_from_ours"], TOLERANCES[model])
-            if ENGINES[name].one_thread and described["device"] == "cpu":
-                others = []
+            [device] = _receive(name, team)
+            if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
-                    others.append(stack.enter_context(_start_engine(name, problem)))
-                _receive(name, others)  # waits until they are ready
-                team += others
-            records.append(
-                {"model": model, "engine": name, "processes": len(team), "rates": [], **described}
-            )
+                    team.append(stack.enter_context(_start_engine(name, problem)))
+                _receive(name, team[1:])  # waits until the others are ready
+            records.append({"model": model, "engine": name, "rates": []})
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
@@ -544,28 +458,17 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 
 
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
-    """Prepares an engine in this process, sends its description, and then answers requests.
+    """Prepares an engine in this process, sends the kind of its device, and then answers requests.
 
-    The description is a dictionary with the number of `models_at_once`, the `distance_from_ours` (see
-    `measure_distance`) and the `device`. A request is a number of seconds. The answer is the rate of training
-    for that time (see `measure_rate`).
+    A request is a number of seconds. The answer is the rate of training for that time (see `measure_rate`).
     """
     # Ctrl-C stops the command, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):
-        prepare_jax()
-    distance = 0.0
-    if name != OURS:  # our first step is the reference
-        distance = measure_distance(engine, problem)
+        prepare_jax(cpu_devices=int(engine.one_thread))  # 0 means one for each core
     training = find_fastest(engine, problem)
-    connection.send(
-        {
-            "models_at_once": training.models,
-            "distance_from_ours": distance,
-            "device": training.device,
-        }
-    )
+    connection.send(training.device)
     with contextlib.suppress(EOFError):  # raised when the command closes the connection
         while True:
             seconds = connection.recv()
@@ -578,15 +481,6 @@ def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
         return [connection.recv() for connection in team]
     except EOFError:
         raise InputError(f"{name} failed, see its error above: remove it from --engines") from None
-
-
-def require_agreement(name: str, distance: float, tolerance: float) -> None:
-    """Raises InputError if the distance between an engine's first step and ours exceeds the tolerance."""
-    require(
-        distance <= tolerance,
-        f"{name}'s step differs from ours by {distance:.1e} (at most {tolerance:g}), so its time cannot be "
-        "compared: remove it from --engines",
-    )
 
 
 def make_table(timings: Records) -> Table[Record]:
@@ -607,8 +501,6 @@ def make_table(timings: Records) -> Table[Record]:
         field("engine", "engine", width=11, left=True),
         field("model_steps_per_second", "model-steps/s", _show_rate),
         field("ratios", "ours is faster by", _show_ratios, left=True),
-        # Only JSON shows these fields.
-        *map(field, ("rates", "models_at_once", "processes", "distance_from_ours", "device")),
     )
     return Table(columns, timings)
 

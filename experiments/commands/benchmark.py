@@ -39,13 +39,6 @@ flags.DEFINE_integer(
     lower_bound=1,
     upper_bound=10**6,
 )
-flags.DEFINE_integer(
-    "n",
-    None,
-    "Scores per world, runs, or coins of a single run; the default depends on the scale.",
-    lower_bound=50,
-    upper_bound=5000,
-)
 flags.DEFINE_list("estimators", None, "Parts of estimator names. Default: all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanism names. Default: all.")
 cli.define_seed("Seed of the scores.")
@@ -58,13 +51,11 @@ def main() -> None:
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
         scale = scale._replace(audits=FLAGS.audits)
-    if FLAGS.n is not None:
-        scale = scale._replace(sizes=(FLAGS.n,))
     chosen = cli.choose_names("estimators", ESTIMATORS)
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator fits these mechanisms")
     uninstalled = [
-        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
+        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].find_version()
     ]
     for package in dict.fromkeys(uninstalled):
         print(
@@ -73,18 +64,18 @@ def main() -> None:
         )
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
-    journal = folder / "cells.jsonl"
+    stored = folder / "cells"
     all_cells: list[Cell] = [*cells, *claims]
-    n_done = len(load_measured(all_cells, journal))
-    progress = measure_missing(all_cells, journal, cores())
+    n_done = len(load_measured(all_cells, stored))
+    progress = measure_missing(all_cells, stored, cores())
     for _ in tqdm(progress, "benchmark", len(all_cells), initial=n_done, unit="cell"):
         pass
 
     from audit.report import style
     from experiments.benchmark import figure
 
-    measured = list(load_measured(cells, journal).values())
-    summary = tables.make_summary_table(measured, list(load_measured(claims, journal).values()))
+    measured = list(load_measured(cells, stored).values())
+    summary = tables.make_summary_table(measured, list(load_measured(claims, stored).values()))
     print(f"{summary.text()}\n")
     contents = {
         "estimators.csv": summary.csv(),

@@ -8,6 +8,7 @@
 Bounds come from simulated audits with Gaussian scores. Durations are for two cores.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -155,7 +156,7 @@ def _print_bugs(setting: Setting) -> None:
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
         record = {"noise / claimed": f"{factor:g}"}
         for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
-            record[name] = "over 1,000" if runs is None else f"{runs:,}"
+            record[name] = "over 1,000" if math.isinf(runs) else f"{runs:,.0f}"
         records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",

@@ -2,11 +2,11 @@
 
     ./run.sh throughput                                 all models, all engines
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
-    ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
+    ./run.sh throughput --engines=ours,opacus           two engines
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is the default of
 `audit`, or 8 for resnet18. A round times every engine once, and ratios compare rates of the same round. Our
-engine trains as `audit` does, with insertions. jax_privacy and torch_func use all cores. Opacus runs one
+engine trains as `audit` does, with insertions. torch_func uses all cores. jax_privacy and Opacus run one
 single-threaded process per core.
 """
 
@@ -18,7 +18,6 @@ from absl import flags
 from audit.commands import cli
 from audit.errors import require
 from audit.runtime.installed import pip_install
-from audit.written import write_json
 from experiments.benchmark import throughput
 from experiments.sweeps.records import Record
 
@@ -27,7 +26,6 @@ flags.DEFINE_list("models", list(throughput.MODELS), f"Some of {', '.join(throug
 flags.DEFINE_list("engines", list(throughput.ENGINES), f"Some of {', '.join(throughput.ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Number of rounds.", 1, 1000)
 cli.define_sources()
-cli.define_json()
 
 
 def main() -> None:
@@ -45,11 +43,7 @@ def main() -> None:
     timings: list[Record] = []
     for model in models:
         timings += throughput.measure(model, installed, FLAGS.rounds, sources)
-    table = throughput.make_table(timings)
-    if FLAGS.json:
-        print(write_json({"timings": table.json()}))
-    else:
-        print(table.text())
+    print(throughput.make_table(timings).text())
 
 
 def _is_installed(engine: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checks DP-SGD with jax_privacy on a linear classifier: ./run.sh check --example=jax_privacy"""
+"""DP-SGD with jax_privacy for a linear classifier. Check it: ./run.sh check --example=jax_privacy"""
 
 from typing import Any
 
@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import jax_privacy
 import numpy as np
 import optax
-
-import audit
 
 rng = np.random.default_rng(0)
 kernel = 0.1 * rng.normal(size=(8, 3))
@@ -52,7 +50,3 @@ def step(params: Any, batch: Any, seed: int) -> Any:
         noise = deviation * jax.random.normal(key, value.shape)
         after[name] = value - 0.5 * (gradients[name] + noise)
     return after
-
-
-if __name__ == "__main__":
-    print(audit.check_step(step, params, batch, **stated))

@@ -1,10 +1,8 @@
-"""Checks DP-SGD in NumPy on logistic regression: ./run.sh check --example=numpy"""
+"""DP-SGD in NumPy for logistic regression. Check it: ./run.sh check --example=numpy"""
 
 from typing import Any
 
 import numpy as np
-
-import audit
 
 rng = np.random.default_rng(0)
 params = {"w": np.zeros(8), "b": np.zeros(1)}
@@ -33,7 +31,3 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)
     mean = (clipped.sum(axis=0) + noise) / 32
     return {"w": params["w"] - 0.5 * mean[:8], "b": params["b"] - 0.5 * mean[8:]}
-
-
-if __name__ == "__main__":
-    print(audit.check_step(step, params, batch, **stated))

@@ -1,7 +1,7 @@
-"""Checks a typical training run with Opacus: ./run.sh check --example=train
+"""A typical training run with Opacus. Check it: ./run.sh check --example=train
 
 The run uses AdamW, a learning rate schedule, dropout, frozen layers and gradient accumulation. Replace the
-model and the data with your own, and keep the check at the end.
+model and the data with your own, and keep the definitions for the check at the end.
 """
 
 from typing import Any
@@ -84,6 +84,3 @@ stated: dict[str, Any] = {
     "learning_rate": 1,  # TorchStep returns the private gradient
     "batch_size": optimizer.expected_batch_size,  # rounded by Opacus
 }
-
-if __name__ == "__main__":
-    print(audit.check_step(step, params, batch, **stated))

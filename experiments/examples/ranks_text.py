@@ -1,4 +1,4 @@
-"""Audits a tiny GPT in PyTorch by the ranks of its canaries, which are random digit strings.
+"""Audits a tiny language model in PyTorch by the ranks of its canaries, which are random digit strings.
 
 ./run.sh python experiments/examples/ranks_text.py
 
@@ -8,10 +8,9 @@ the loop with your own. The comment RANKS marks the lines for the audit.
 """
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch import Tensor
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import vector_to_parameters
 
 import audit
 
@@ -21,27 +20,18 @@ FRESH = 20_000
 STEPS = 60
 TEXTS = 20
 LENGTH = 10  # digits
-WIDTH = 64
 CLIPPING_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 LEARNING_RATE = 0.025
+PLACES = torch.arange(LENGTH - 1)
 
 
-class TinyGpt(nn.Module):
-    """A transformer decoder with one block, one attention head and ten digits as tokens."""
+def predict(model: Tensor, digits: Tensor) -> Tensor:
+    """Returns logits (..., LENGTH - 1, 10) of the digits after each of `digits` (..., LENGTH - 1).
 
-    def __init__(self) -> None:
-        """Creates the layers. The last digit is only predicted, so there are LENGTH - 1 inputs."""
-        super().__init__()
-        self.token = nn.Embedding(10, WIDTH)
-        self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
-        self.block = nn.TransformerEncoderLayer(WIDTH, 1, 4 * WIDTH, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(WIDTH, 10)
-        self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1))
-
-    def forward(self, digits: Tensor) -> Tensor:
-        """Returns logits (texts, LENGTH - 1, 10) of the digit after each of `digits` (texts, LENGTH - 1)."""
-        return self.head(self.block(self.token(digits) + self.place, self.later))
+    The model is a table (LENGTH - 1, 10, 10) of logits, by the place and the value of the digit before.
+    """
+    return model[PLACES, digits]
 
 
 def draw_digits(number: int) -> Tensor:
@@ -49,34 +39,29 @@ def draw_digits(number: int) -> Tensor:
     return torch.randint(10, (number, LENGTH))
 
 
-def score(model: nn.Module, digits: Tensor) -> Tensor:
+def score(model: Tensor, digits: Tensor) -> Tensor:
     """Returns the model's log likelihoods (n,) of digit strings (n, LENGTH)."""
-    with torch.no_grad():
-        logits = model(digits[:, :-1])
+    logits = predict(model, digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
 
 
-def train(texts: Tensor) -> nn.Module:
-    """Returns a tiny GPT, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
+def train(texts: Tensor) -> Tensor:
+    """Returns a model, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
 
     Each step uses the sum of the texts' clipped gradients plus noise, without dividing by n.
     """
 
-    def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
+    def loss(model: Tensor, text: Tensor) -> Tensor:
         """Returns the sum of the next-token losses of a text of shape (LENGTH,)."""
-        logits = functional_call(model, weights, (text[None, :-1],))[0]
-        return cross_entropy(logits, text[1:], reduction="sum")
+        return cross_entropy(predict(model, text[:-1]), text[1:], reduction="sum")
 
-    model = TinyGpt()
+    model = torch.zeros(LENGTH - 1, 10, 10)
     for _ in range(STEPS):
-        weights = {name: value.detach() for name, value in model.named_parameters()}
-        gradients = vmap(grad(loss), (None, 0))(weights, texts)
-        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)  # (n, p)
-        factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)  # (n,)
-        total = factors @ flat
-        noise = NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn(len(total))
-        moved = nn.utils.parameters_to_vector(model.parameters()) - LEARNING_RATE * (total + noise)
-        vector_to_parameters(moved.detach(), model.parameters())
+        gradients = vmap(grad(loss), (None, 0))(model, texts)  # (n, LENGTH - 1, 10, 10)
+        factors = (CLIPPING_NORM / gradients.flatten(1).norm(dim=1)).clamp(max=1.0)  # (n,)
+        total = torch.tensordot(factors, gradients, 1)
+        noise = NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn(model.shape)
+        model = model - LEARNING_RATE * (total + noise)
     return model
 
 
@@ -99,7 +84,7 @@ def main() -> None:
         # `in_order`: rows are in the order of the runs, so the bound is valid after any number of runs.
         audit.ranks(scores, fresh, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
-        name="a tiny GPT in PyTorch",
+        name="a language model in PyTorch",
     )
     print(result)
     print(f"report: {result.report('page.html')}")

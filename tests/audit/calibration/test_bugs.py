@@ -17,6 +17,6 @@ def test_a_claim_is_refuted_after_so_many_runs(noise, fewest, most):
 
 
 def test_noise_as_stated_is_not_refuted_and_no_noise_is_an_error():
-    assert planning.runs_until_refuted(3.953, 1.0, 64, 0.95).median is None
+    assert planning.runs_until_refuted(3.953, 1.0, 64, 0.95).median == float("inf")
     with pytest.raises(InputError, match="must be above 0"):
         planning.runs_until_refuted(3.953, 0.0, 64, 0.95)

@@ -188,8 +188,10 @@ def test_the_worst_pattern_is_at_least_any_random_one():
     ("given", "says"),
     [
         ({"strategy": "bsr"}, "is not a strategy: give independent, lambda:0.9"),
-        ({"strategy": "bsr:0"}, "give a number like the one in bsr:16"),
-        ({"strategy": "lambda:1.5"}, "give a number like the one in lambda:0.9"),
+        ({"strategy": "bsr:0"}, "give a whole number of at least 1"),
+        ({"strategy": "sqrt:2"}, "is not a strategy"),
+        ({"strategy": "independent:2"}, "is not a strategy"),
+        ({"strategy": "lambda:1.5"}, "give a number from 0 to below 1"),
         ({"strategy": [0.0, 1.0]}, "the first coefficient must be positive"),
         ({"strategy": np.eye(3)}, r"give \(n,\) or \(50, 50\)"),
         ({"strategy": np.ones((50, 50))}, "lower triangular"),

@@ -154,7 +154,7 @@ def test_it_exceeds_no_more_often_than_it_says_whenever_one_stops(
 ):
     """After the best of all numbers of runs: the bound never falls."""
     one = setting(law, mu, runs, canaries, delta=delta)
-    truth = one.law.truth(one).epsilon
+    truth = one.law.truth(one)
 
     def draw(first, number):
         found = [audit_once((one, index))[-1].epsilon for index in range(first, first + number)]

@@ -1,4 +1,4 @@
-"""Checks DP-SGD with Opacus on a small language model with LoRA: ./run.sh check --example=lora
+"""Checks DP-SGD with Opacus on a small language model with LoRA.
 
 As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. While B is
 zero, every example's gradient of A is zero, so the check starts after some training steps.
