@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from numpy.typing import NDArray
 
@@ -66,13 +65,7 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    penalty = getattr(designed, setting.penalty)  # such as `designed.as_run`
-    designer = designed.make_designer(
-        population.samples.loss,
-        partial(penalty, setting.norm_constant, setting.clipping_norm),
-        optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,
-    )
+    designer = designed.make_designer(setting, population.samples.loss)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
@@ -219,7 +212,11 @@ def _design_canary(
     blocks = _compute_updates(population, theta, mock, pool)
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    result = designer.run(theta, first, updates, setting.design_steps, key)
+    # A design takes an extra step, because it returns samples from before its steps.
+    keys = jax.random.split(key, setting.design_steps + 1)
+    result = designer.run(theta, first, updates, keys)
+    is_finite = jnp.isfinite(result.penalties).all()
+    require(is_finite, "the canary's design diverged: lower `design_rate`")
     last = result.best if setting.keep_best else result.last
 
     # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
@@ -228,8 +225,9 @@ def _design_canary(
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
     drawn_last = population.samples.draw_text(last, last_key)
-    before = float(designer.penalty(designer.gradient(theta, drawn_first), updates))
-    after = float(designer.penalty(designer.gradient(theta, drawn_last), updates))
+    find_penalty = partial(designed.compute_penalty, setting, updates=updates)
+    before = float(find_penalty(designer.gradient(theta, drawn_first)))
+    after = float(find_penalty(designer.gradient(theta, drawn_last)))
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before

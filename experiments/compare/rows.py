@@ -130,7 +130,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
     sum_of_squares = 0.0  # of the mu of all rounds
-    counts = rounds.forward(numbers, total=attacked.rounds)
+    counts = rounds.count_rounds(numbers, attacked.rounds)
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
