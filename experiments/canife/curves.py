@@ -28,6 +28,8 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.canife.sweep import ROUND, AblationSweep
+from experiments.sweeps.records import field, mean_fields, own_table
+from experiments.sweeps.sweep import OwnTable
 
 _ROUNDS_HEAD = """\
                                      at delta 1/n          {}
@@ -225,18 +227,21 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   and its value if mock rounds were released {released:>20.2f}"""
 
 
-def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Formats a sweep's curves (`average_over_seeds`) as a table of means and standard deviations."""
+def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
+    """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
+
+    The CSV has all columns of `averages`.
+    """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
     if sweep.x != ROUND:  # these sweeps train without noise, so each epsilon is infinite
         decimals_by_name = {"deviation": 3, "attack": 2, "health": 3}
         heading = f"round {averages[ROUND].max()}, "
-    columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}
-    for name, decimals in decimals_by_name.items():
-        means = averages[name].map(f"{{:.{decimals}f}}".format)
-        deviations = averages[f"{name}_deviation"].map(f" ({{:.{decimals}f}})".format)
-        columns[name] = means + deviations.replace(" (nan)", "")  # for a single seed
     heading += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
-    table = pd.DataFrame(columns).to_string(index=False)
-    return "\n".join([f"{sweep.name}: {sweep.title}", heading, table, _CURVES_NOTES])
+    columns = [field("curve", sweep.curve), field("x", sweep.x)]
+    for name, decimals in decimals_by_name.items():
+        columns += mean_fields(name, name, decimals)
+    in_text = {column.key for column in columns}
+    columns += [field(name) for name in averages if name not in in_text]
+    title = f"{sweep.name}: {sweep.title}\n{heading}"
+    return own_table(title, columns, averages.to_dict("records"), [_CURVES_NOTES], gap=" ")

@@ -12,12 +12,12 @@ from matplotlib.ticker import MaxNLocator
 
 from audit.report import style
 from experiments.canife import curves, measured
-from experiments.canife.attacked import PENALTIES, Attacked
+from experiments.canife.attacked import PENALTIES, Attacked, identity
 from experiments.canife.measured import Measured
 from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.sweep import Drawn, OwnTable
+from experiments.sweeps.sweep import Drawn
 
 # The columns of a frame of rounds (`curves`) that a panel draws against the round, by the panel's title.
 _OVER_ROUNDS = {
@@ -60,15 +60,14 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         setting: Attacked = cell.request
         numbers = setting.measured()[-cell.runs :]  # a cell's runs are its last measured rounds
-        rounds = measured.read(evidence.held, setting, numbers)
+        rounds = measured.read_rounds(evidence.held.open(identity(setting)), numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
-    csv = averages.to_csv(index=False).encode()
-    table = OwnTable(curves.show_curves(sweep, averages), csv)
+    table = curves.make_curves_table(sweep, averages)
     return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 

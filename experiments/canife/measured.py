@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife.attacked import Attacked, identity
 
@@ -58,15 +57,11 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
     return Store(out, {**identity(setting), "data_sha256": checksum}, f"canife-{setting.model}")
 
 
-def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns a setting's stored rounds with the given numbers, for data with any checksum."""
-    store = held.open(identity(setting))
-    return [] if store is None else read_rounds(store, numbers)
-
-
-def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
+def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:
     """Returns the stored rounds with the given numbers. Reports damaged files and skips them."""
-    measured = []
+    measured: list[Measured] = []
+    if store is None:
+        return measured
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")
         if arrays is not None:

@@ -136,8 +136,9 @@ class Population(NamedTuple):
     accuracy: Callable[[Array], float]
 
 
-def make_population(setting: Attacked, split: Split) -> Population:
+def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
+    split = split_clients(setting, data)
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes that fit the client with the most examples.
@@ -157,7 +158,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
-    data = tuple(map(jnp.asarray, split.train.arrays))
+    arrays = tuple(map(jnp.asarray, split.train.arrays))
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
@@ -173,7 +174,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
             cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
-        after: base.State = play_rounds(state, data, schedule)
+        after: base.State = play_rounds(state, arrays, schedule)
         return after
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))

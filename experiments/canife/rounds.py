@@ -109,9 +109,10 @@ def best_epsilon(
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
     # epsilons[best] is -inf if no threshold has errors of both kinds.
-    values = np.maximum([epsilons[best], lower, upper], 0.0)
+    epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
     # An attack that always guesses the same world has an accuracy of 1/2.
-    return RoundEstimate(*values.tolist(), accuracy=float(1 - min(errors.min(), 1.0) / 2))
+    accuracy = 1 - min(errors.min(), 1.0) / 2
+    return RoundEstimate(epsilon, lower, upper, float(accuracy))
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:

@@ -27,7 +27,7 @@ from experiments.canife import cohort_law, designed, measured, populations
 from experiments.canife.attacked import Attacked
 from experiments.canife.designed import Designer
 from experiments.canife.measured import Floats, Measured
-from experiments.canife.populations import Population, Split
+from experiments.canife.populations import Population
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
@@ -36,21 +36,18 @@ _CONFIDENCE = 0.95
 _CHECKPOINTS = "rounds"  # the checkpoints' name in the store
 
 
-def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
-    """Loads a setting's clients and opens its store under the folder `out`.
+def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Store]:
+    """Returns a setting after `settings.fit_to_clients`, and its store under the folder `out`.
 
     Raises InputError if the data cannot be loaded or do not fit the setting.
-
-    Returns:
-      The setting after `settings.fit_to_clients`, the clients, and the store.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, split, measured.open_store(setting, split.train.checksum, out)
+    return setting, measured.open_store(setting, split.train.checksum, out)
 
 
 def measure_missing(
-    setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
+    setting: Attacked, data: DataSets, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
@@ -58,13 +55,13 @@ def measure_missing(
     `setting.every` rounds. They share a compiled program, and end just before a round that can be measured.
     Training continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    `setting`, `split` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
+    `setting` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = populations.make_population(setting, split)
+    population = populations.make_population(setting, data)
     designer = designed.make_designer(setting, population.samples.loss)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.

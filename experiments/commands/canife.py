@@ -44,12 +44,12 @@ def main() -> None:
     from audit.report import style
     from experiments.canife import curves, figures, measured, training
 
-    setting, split, store = training.prepare(setting, out, data)
+    setting, store = training.prepare(setting, out, data)
     numbers = setting.measured()
     with hold(store.path):
         missing = len(numbers) - len(measured.read_rounds(store, numbers))
         with machine.bar(missing, lambda: "measuring", "rounds") as progress:
-            for _ in training.measure_missing(setting, split, store, numbers):
+            for _ in training.measure_missing(setting, data, store, numbers):
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)

@@ -30,9 +30,9 @@ def data(image_file):
 
 def measure(setting, data, folder):
     """Measures the missing rounds of a setting, and returns its store and these rounds."""
-    setting, split, store = training.prepare(setting, folder, data)
+    setting, store = training.prepare(setting, folder, data)
     with hold(store.path):
-        return store, list(training.measure_missing(setting, split, store, setting.measured()))
+        return store, list(training.measure_missing(setting, data, store, setting.measured()))
 
 
 def contents(store):
@@ -65,8 +65,8 @@ def test_a_killed_training_run_continues_with_the_same_bits(
 ):
     """With a checkpoint after every round, and without checkpoints."""
     monkeypatch.setattr(training, "Checkpoints", lambda folder: Checkpoints(folder, seconds))
-    setting, split, again = training.prepare(SMALL, tmp_path, data)
-    missing = training.measure_missing(setting, split, again, [3, 5])
+    setting, again = training.prepare(SMALL, tmp_path, data)
+    missing = training.measure_missing(setting, data, again, [3, 5])
     next(missing)
     missing.close()  # after one round
     assert again.checkpoints.exists() == (seconds == 0)
