@@ -82,16 +82,17 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
-    return FederatedScores(store.load(runs), list_accuracies(read_accuracies(store), runs))
+    return FederatedScores(store.load(runs), read_accuracies(store, runs))
 
 
-def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
-    """Returns the known accuracies of the first runs, in order."""
+def read_accuracies(store: Store, runs: int) -> list[float]:
+    """Returns the stored accuracies of the first runs, in order. Some may be missing."""
+    by_run = _read_by_run(store)
     numbers = map(str, range(runs))
     return [by_run[number] for number in numbers if number in by_run]
 
 
-def read_accuracies(store: Store) -> dict[str, float]:
+def _read_by_run(store: Store) -> dict[str, float]:
     """Returns the stored accuracies, keyed by the run's number as text."""
     answer = read_answer(store) or {}
     return dict(answer.get(_ACCURACIES, {}))
@@ -100,7 +101,7 @@ def read_accuracies(store: Store) -> dict[str, float]:
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
     """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
-        by_run = read_accuracies(store)
+        by_run = _read_by_run(store)
         for run, accuracy in enumerate(accuracies, first):
             by_run[str(run)] = float(accuracy)
         write_answer(store, {_ACCURACIES: by_run})

@@ -46,7 +46,7 @@ def main() -> None:
     from audit.report import federated_table
     from audit.storage.store import count_runs
     from audit.training import build_federated
-    from experiments.cells.federated import list_accuracies, open_store, read_accuracies, train
+    from experiments.cells.federated import open_store, read_accuracies, train
 
     task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
@@ -66,14 +66,12 @@ def main() -> None:
     each = conclude_each_run(
         scores, dimension, law_holds=sees_final_model, level=level, claim=claim
     )
-    by_run = read_accuracies(store)
-    accuracies = list_accuracies(by_run, runs)
+    accuracies = read_accuracies(store, runs)
     together = conclude_together(scores, level, claim)
     audit = federated_table.FederatedAudit(each, of_canary, of_client, accuracies, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,
-        "accuracy": by_run,
         "out": str(store.path),
     }
     text = federated_table.federated_json(audit, circumstances)
