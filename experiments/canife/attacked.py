@@ -1,35 +1,31 @@
 """The settings of a training run that CANIFE audits. Importing this module does not start JAX."""
 
 import dataclasses
-from collections.abc import Collection
 from typing import Any
 
 from audit.errors import require
 from audit.settings.federated import FederatedTraining
 from audit.settings.fields import deciding, described, require_fields
-from models.catalogue import TASKS
-from models.data.images import CIFAR10, FASHION_MNIST
+from models.catalogue import FEDERATED_TASKS, TASKS
 
-_IMAGES = (FASHION_MNIST.name, CIFAR10.name)
-IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMAGES)
-MODELS = (*IMAGE_MODELS, "character_lstm")
+# Models of images train on examples and on clients.
+IMAGE_MODELS = tuple(name for name in FEDERATED_TASKS if name in TASKS)
+TEXT_MODEL = "character_lstm"
 STARTS = ("random", "sample")
-# A model's own defaults for fields of `Attacked`: the paper's values, or smaller ones for training runs of
-# minutes on two cores.
-MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
-    "character_lstm": {
-        "clients": 60,
-        "examples": 8,
-        "cohort": 10,
-        "batch_size": 8,
-        "pool": 40,
-        "rounds": 21,
-        "every": 20,
-        "client_learning_rate": 3.0,
-        "noise_multiplier": 0.4,
-        "design_steps": 300,
-        "design_rate": 0.1,
-    },
+# The text model's own defaults for fields of `Attacked`: the paper's values, or smaller ones for training
+# runs of minutes on two cores.
+TEXT_DEFAULTS: dict[str, Any] = {
+    "clients": 60,
+    "examples": 8,
+    "cohort": 10,
+    "batch_size": 8,
+    "pool": 40,
+    "rounds": 21,
+    "every": 20,
+    "client_learning_rate": 3.0,
+    "noise_multiplier": 0.4,
+    "design_steps": 300,
+    "design_rate": 0.1,
 }
 PENALTIES = {  # the design's objectives, with labels for figures
     "as_run": "as in the public code",
@@ -50,7 +46,7 @@ class Attacked(FederatedTraining):
         "(Shakespeare), with other defaults for rounds, cohorts and rates.",
         default="two_layer",
         always=True,
-        choices=MODELS,
+        choices=(*IMAGE_MODELS, TEXT_MODEL),
     )
     clients: int = described(
         "Clients; 0: one per image, or all roles of Shakespeare.",
@@ -121,19 +117,19 @@ class Attacked(FederatedTraining):
         return list(range(1, self.rounds + 1, self.every))
 
 
-def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
+def resolve_setting(values: dict[str, Any], given: dict[str, Any]) -> Attacked:
     """Returns the setting with the given values, after replacing some by the model's defaults.
 
     Args:
       values: The value of each field, by name.
-      given: The names of the fields that the user set. The model's defaults replace only the other fields.
+      given: The values that the user set. The model's defaults replace only the others.
 
     Raises:
       InputError: if a value is invalid.
     """
-    model_defaults = MODEL_DEFAULTS.get(values["model"], {})
-    given_values = {name: values[name] for name in given}
-    setting = Attacked(**(values | model_defaults | given_values))
+    if values["model"] == TEXT_MODEL:
+        values = values | TEXT_DEFAULTS | given
+    setting = Attacked(**values)
     require_fields(setting)
     return setting
 

@@ -111,8 +111,9 @@ def compute_log_density(
     # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-    cohorts = []
-    for target in np.linspace(low, high, num_tilts):
+    targets, distance = np.linspace(low, high, num_tilts, retstep=True)
+    log_density = np.empty(len(points))
+    for target in targets:
         # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
         tilt = scipy.optimize.brentq(
             lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
@@ -121,12 +122,11 @@ def compute_log_density(
             args=(target,),
             xtol=1e-6,
         )
-        cohorts.append(_tilt(dots, cohort, tilt))
-    means = np.array([tilted.find_mean(sigma) for tilted in cohorts])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the index of each point's tilt
-    log_density = np.empty(len(points))
-    for i, tilted in enumerate(cohorts):
-        log_density[nearest == i] = _invert_transform(tilted, sigma, points[nearest == i])
+        is_near = (
+            np.abs(points - target) < 0.51 * distance
+        )  # rounding may move a midpoint beyond 0.5
+        tilted = _tilt(dots, cohort, tilt)
+        log_density[is_near] = _invert_transform(tilted, sigma, points[is_near])
     return LogDensity(points, log_density)
 
 

@@ -58,8 +58,7 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """
     stored = []
     for cell in sweep.cells:
-        setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]  # a cell's runs are its last measured rounds
+        setting, numbers = cell.request
         rounds = measured.read_rounds(evidence.held.open(identity(setting)), numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))

@@ -20,8 +20,7 @@ from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
 from audit.training.game import root
-from experiments.canife import attacked as settings
-from experiments.canife.attacked import Attacked
+from experiments.canife.attacked import IMAGE_MODELS, Attacked
 from experiments.canife.samples import ImageSamples, TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS, federated_task
@@ -29,8 +28,6 @@ from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
 _MOCK_FRACTION = 0.1  # the fraction of roles that are mock clients, as in the paper
-# (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
-UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):
@@ -49,7 +46,7 @@ class Split(NamedTuple):
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
-    deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
+    deal = _deal_images if setting.model in IMAGE_MODELS else split_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
         train = _keep_first(train, setting.examples)
@@ -101,7 +98,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
-    if setting.model not in settings.IMAGE_MODELS:
+    if setting.model not in IMAGE_MODELS:
         length = shakespeare.LENGTH + 1  # the model's input and the last label
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
@@ -120,7 +117,8 @@ class Population(NamedTuple):
       split: The clients and the test set.
       samples: The functions for canaries.
       rate: The learning rate of the clients' SGD.
-      updates: Computes clients' clipped updates; see `UpdatesOf`.
+      updates: (theta (p,), the clients' arrays, members (n,), direction (p,)) -> the dot products (n,) of the
+        members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
         cohort depends only on the seed and the number of the round.
@@ -130,7 +128,7 @@ class Population(NamedTuple):
     split: Split
     samples: ImageSamples | TextSamples
     rate: float
-    updates: UpdatesOf
+    updates: Callable[..., Array]
     start: base.State
     train: Callable[[base.State, int, int], base.State]
     accuracy: Callable[[Array], float]
@@ -146,7 +144,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     rate = setting.client_learning_rate
-    if setting.model in settings.IMAGE_MODELS and not setting.clients:
+    if setting.model in IMAGE_MODELS and not setting.clients:
         # A client with one example takes one step at rate 1, so its update is its gradient.
         rate = 1.0
         choices = choices._replace(epochs=1)
@@ -204,22 +202,25 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 def _compile_updates(
     setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
-) -> UpdatesOf:
-    """Returns a compiled function that trains each client from theta and returns the clipped updates."""
+) -> Callable[..., Array]:
+    """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
     # Unlike in training, the key is constant, so clients shuffle their examples the same way at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def compute_updates(theta: Array, data: base.Data, members: Array) -> Array:
-        """Returns the members' clipped updates; see `UpdatesOf`."""
+    def compute_updates(
+        theta: Array, data: base.Data, members: Array, direction: Array | None = None
+    ) -> Array:
+        """Returns the members' clipped updates or their dot products; see `Population`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update, of shape (p,): the sum of updates over a cohort of one."""
+            """Returns the result for one client. Its update is the sum of updates over a cohort of one."""
             cohort = member[None]
-            return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
+            sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
+            return sums.updates if direction is None else sums.updates @ direction
 
-        sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
-        return sent
+        results: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
+        return results
 
     return compute_updates

@@ -188,5 +188,5 @@ def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
         is_done=is_done,
         open=open_cell,
         do=do,
-        request=setting,
+        request=(setting, rounds),
     )

@@ -14,13 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.laws import densities
 from audit.methods import estimate
 from audit.storage.store import Checkpoints, Store
-from audit.tasks.task import Clients
 from audit.training.game import root
 from experiments.canife import attacked as settings
 from experiments.canife import cohort_law, designed, measured, populations
@@ -31,7 +29,6 @@ from experiments.canife.populations import Population
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
-_BLOCK = 256  # the number of clients whose updates are computed at once
 _CONFIDENCE = 0.95
 _CHECKPOINTS = "rounds"  # the checkpoints' name in the store
 
@@ -115,10 +112,8 @@ def _measure(
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / gradient_norm
-    dots = []
-    for updates in _compute_updates(population, theta, train, members):
-        dots.append(np.asarray(updates @ direction, np.float64))
-    client_dots = np.concatenate(dots) / setting.clipping_norm
+    dots = population.updates(theta, train.arrays, members, direction)
+    client_dots = np.asarray(dots, np.float64) / setting.clipping_norm
 
     return Measured(
         number=number,
@@ -172,14 +167,6 @@ def _simulate_attack(
     }
 
 
-def _compute_updates(
-    population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
-) -> Iterator[Array]:
-    """Yields the clipped updates (n, p) of the clients with indices `members`, in blocks of n clients."""
-    for start in range(0, len(members), _BLOCK):
-        yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
-
-
 def _design_canary(
     setting: Attacked,
     population: Population,
@@ -206,8 +193,7 @@ def _design_canary(
         features, labels = mock.of(int(pool[chosen]))
         first = population.samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)
-    blocks = _compute_updates(population, theta, mock, pool)
-    updates = jnp.concatenate(list(blocks))
+    updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     # A design takes an extra step, because it returns samples from before its steps.
     keys = jax.random.split(key, setting.design_steps + 1)

@@ -35,7 +35,7 @@ def main() -> None:
     """Measures the missing rounds, then prints and writes the results of all rounds."""
     # Fields that the user does not set get the model's defaults.
     values = cli.values(Attacked)
-    given = [name for name in values if FLAGS[name].present]
+    given = {name: value for name, value in values.items() if FLAGS[name].present}
     setting = attacked.resolve_setting(values, given)
     # --data replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
