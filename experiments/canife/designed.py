@@ -11,8 +11,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,30 +27,9 @@ _TINY = 1e-12  # makes the derivative of a norm finite at 0
 SampleLoss = Callable[[Array, Tree, Array], Array]
 
 
-class Designed(NamedTuple):
-    """The result of a design.
-
-    Attributes:
-      last: The sample after all steps, as in the paper.
-      best: The sample with the smallest penalty.
-      penalties: (steps + 1,) the penalties before each step and after the last one, on different minibatches.
-    """
-
-    last: Tree
-    best: Tree
-    penalties: Array
-
-
-class Designer(NamedTuple):
-    """Compiled functions that design samples.
-
-    Attributes:
-      run: (theta (p,), first sample, clipped updates (n, p), keys (steps + 1,)) -> the result.
-      gradient: (theta, sample) -> the gradient (p,) of the loss on an image or a drawn text.
-    """
-
-    run: Callable[[Array, Tree, Array, Array], Designed]
-    gradient: Callable[[Array, Tree], Array]
+# (theta (p,), first sample, clipped updates (n, p), keys (steps + 1,)) -> the designed sample, and the
+# penalties (steps + 1,) before each step and after the last one, on different minibatches.
+Design = Callable[[Array, Tree, Array, Array], tuple[Tree, Array]]
 
 
 def compute_penalty(setting: Attacked, gradient: Array, updates: Array) -> Array:
@@ -68,8 +46,8 @@ def compute_penalty(setting: Attacked, gradient: Array, updates: Array) -> Array
     return shortfall + jnp.mean(products) ** 2  # of_the_mean
 
 
-def make_designer(setting: Attacked, loss: SampleLoss) -> Designer:
-    """Returns functions that design a sample by minimizing the setting's penalty on its gradient of `loss`.
+def make_design(setting: Attacked, loss: SampleLoss) -> Design:
+    """Returns a function that designs a sample by minimizing the setting's penalty on its gradient of `loss`.
 
     Adam changes the sample. Each step draws a minibatch of clients' updates without replacement.
     """
@@ -77,11 +55,12 @@ def make_designer(setting: Attacked, loss: SampleLoss) -> Designer:
     minibatch = setting.design_batch or setting.cohort
 
     @jax.jit
-    def run(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key. Returns the last and the best of the samples before these steps.
+    def design(theta: Array, sample: Tree, updates: Array, keys: Array) -> tuple[Tree, Array]:
+        """Takes a step for each key. Returns one of the samples before these steps, and their penalties.
 
-        We discard the sample after the last step, because no step computes its penalty. Penalties use the
-        gradients of the model theta and clients' updates (n, p).
+        It is the last sample, or the one with the smallest penalty if the setting has `keep_best`. We discard
+        the sample after the last step, because no step computes its penalty. Penalties use the gradients of
+        the model theta and clients' updates (n, p).
         """
 
         def compute_random_penalty(sample: Tree, key: Array) -> Array:
@@ -107,13 +86,7 @@ def make_designer(setting: Attacked, loss: SampleLoss) -> Designer:
 
         start = (sample, optimizer.init(sample))
         _, (samples, penalties) = jax.lax.scan(descend, start, keys)
+        index = jnp.argmin(penalties) if setting.keep_best else -1
+        return jax.tree.map(lambda leaf: leaf[index], samples), penalties
 
-        def choose(index: Any) -> Tree:
-            """Returns the sample before the step with this index."""
-            return jax.tree.map(lambda leaf: leaf[index], samples)
-
-        return Designed(choose(-1), choose(jnp.argmin(penalties)), penalties)
-
-    # The key does not matter: images are not drawn, and drawing from a drawn text returns this text.
-    gradient = partial(jax.grad(loss), key=jax.random.key(0))
-    return Designer(run, jax.jit(gradient))
+    return design

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.errors import plain
 from audit.storage.store import Store
 from experiments.canife.attacked import Attacked, identity
 
@@ -66,10 +67,7 @@ def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:
         arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")
         if arrays is not None:
             # Numbers and texts are stored as arrays without dimensions.
-            values: dict[str, Any] = {}
-            for name in Measured._fields:
-                value = arrays[name]
-                values[name] = value if value.ndim else value.item()
+            values = {name: plain(arrays[name]) for name in Measured._fields}
             measured.append(Measured(**values))
     return measured
 

@@ -6,6 +6,7 @@ is the mini-batch.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,8 @@ from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
 from audit.training.game import root
 from experiments.canife.attacked import IMAGE_MODELS, Attacked
-from experiments.canife.samples import ImageSamples, TextSamples
+from experiments.canife.designed import Design, make_design
+from experiments.canife.samples import ImageSamples, Sample, TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS, federated_task
 from models.data import images, shakespeare
@@ -116,29 +118,32 @@ class Population(NamedTuple):
     Attributes:
       split: The clients and the test set.
       samples: The functions for canaries.
+      design: Designs a canary; see `Design`.
+      gradient: (theta (p,), sample) -> the gradient (p,) of the loss on an image or a drawn text.
       rate: The learning rate of the clients' SGD.
       updates: (theta (p,), the clients' arrays, members (n,), direction (p,)) -> the dot products (n,) of the
         members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
         cohort depends only on the seed and the number of the round.
-      accuracy: (theta (p,)) -> the accuracy on the test set.
+      accuracy: (models (R, p)) -> their accuracies on the test set, (R,).
     """
 
     split: Split
     samples: ImageSamples | TextSamples
+    design: Design
+    gradient: Callable[[Array, Sample], Array]
     rate: float
     updates: Callable[..., Array]
     start: base.State
     train: Callable[[base.State, int, int], base.State]
-    accuracy: Callable[[Array], float]
+    accuracy: Callable[[Array], Array]
 
 
 def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes that fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
@@ -176,14 +181,19 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         return after
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
+    samples = make_samples(setting, model)
+    # The key does not matter: images are not drawn, and drawing from a drawn text returns this text.
+    gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,
-        make_samples(setting, model),
+        samples,
+        make_design(setting, samples.loss),
+        jax.jit(gradient),
         rate,
         _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
-        accuracy=lambda theta: float(measure(theta[None])[0]),  # `measure` takes several models
+        accuracy=build_federated.accuracy(setting, split.train, split.test),
     )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from dp_accounting.rdp import compute_epsilon
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special, stats
 
 from audit.laws import conversions, intervals
@@ -60,8 +60,8 @@ class Charge(NamedTuple):
 
 
 def best_epsilon(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
+    scores_in: Array,
+    scores_out: Array,
     delta: float,
     confidence: float = 0.95,
     by_accuracy: bool = False,
@@ -84,27 +84,26 @@ def best_epsilon(
     # "in" for scores above a threshold, so our thresholds are just below the scores.
     distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
     just_below = np.nextafter(distinct, -np.inf)
-    false_positives, false_negatives = count_errors(
-        np.asarray(scores_in), np.asarray(scores_out), just_below
-    )
-    n_in = np.size(scores_in)
-    n_out = np.size(scores_out)
+    false_positives, false_negatives = count_errors(scores_in, scores_out, just_below)
+    n_in = len(scores_in)
+    n_out = len(scores_out)
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
     errors = fprs + fnrs
     has_both = (false_positives > 0) & (false_negatives > 0)
     separates = false_positives + false_negatives == 0
-    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
     # A threshold with errors of only one kind is never the best.
-    epsilons = np.select([separates, has_both], [np.inf, epsilons], default=-np.inf)
+    epsilons = np.where(
+        separates | has_both, conversions.epsilon_from_rates(fprs, fnrs, delta), -np.inf
+    )
     criterion = epsilons
     if by_accuracy:
         # The accuracy is highest if the sum of both error rates is lowest.
         criterion = np.where(epsilons > -np.inf, -errors, -np.inf)
     best = int(np.argmax(criterion))
 
-    fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
-    fnr = intervals.clopper_pearson(int(false_negatives[best]), n_in, confidence)
+    fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence)
+    fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence)
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)

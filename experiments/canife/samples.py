@@ -85,10 +85,8 @@ class ImageSamples(NamedTuple):
             # The design does not change a fixed label.
             label = jnp.argmax(jax.lax.stop_gradient(sample.label))
             return self.model.loss(theta, (features, label))
-        params = self.model.unravel(theta)
-        logits: Any = self.model.module.apply({"params": params}, features)
         labels = jnp.arange(_NUM_CLASSES)
-        losses = jax.vmap(self.model.criterion, (None, 0))(logits, labels)
+        losses = jax.vmap(lambda label: self.model.loss(theta, (features, label)))(labels)
         return jax.nn.softmax(sample.label) @ losses
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:

@@ -21,9 +21,9 @@ from audit.methods import estimate
 from audit.storage.store import Checkpoints, Store
 from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import cohort_law, designed, measured, populations
+from experiments.canife import cohort_law, measured, populations
 from experiments.canife.attacked import Attacked
-from experiments.canife.designed import Designer
+from experiments.canife.designed import compute_penalty
 from experiments.canife.measured import Floats, Measured
 from experiments.canife.populations import Population
 from experiments.canife.samples import Sample
@@ -59,7 +59,6 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, data)
-    designer = designed.make_designer(setting, population.samples.loss)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
@@ -80,7 +79,7 @@ def measure_missing(
         )
         checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            measured_round = _measure(setting, population, designer, theta, number)
+            measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
     checkpoints.clear()
@@ -89,7 +88,6 @@ def measure_missing(
 def _measure(
     setting: Attacked,
     population: Population,
-    designer: Designer,
     theta: Array,
     number: int,
 ) -> Measured:
@@ -97,8 +95,8 @@ def _measure(
 
     All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
-    canary, health = _design_canary(setting, population, designer, theta, number)
-    gradient = designer.gradient(theta, canary)
+    canary, health = _design_canary(setting, population, theta, number)
+    gradient = population.gradient(theta, canary)
     gradient_norm = float(jnp.linalg.norm(gradient))
     require(
         0 < gradient_norm < np.inf,
@@ -118,7 +116,7 @@ def _measure(
     return Measured(
         number=number,
         clients=train.number,
-        accuracy=population.accuracy(theta),
+        accuracy=float(population.accuracy(theta[None])[0]),
         health=health,
         norm=gradient_norm,
         own=canary_dot,
@@ -170,7 +168,6 @@ def _simulate_attack(
 def _design_canary(
     setting: Attacked,
     population: Population,
-    designer: Designer,
     theta: Array,
     number: int,
 ) -> tuple[Sample, float]:
@@ -197,10 +194,9 @@ def _design_canary(
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     # A design takes an extra step, because it returns samples from before its steps.
     keys = jax.random.split(key, setting.design_steps + 1)
-    result = designer.run(theta, first, updates, keys)
-    is_finite = jnp.isfinite(result.penalties).all()
+    last, penalties = population.design(theta, first, updates, keys)
+    is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
-    last = result.best if setting.keep_best else result.last
 
     # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
     # from all keys of the design.
@@ -208,9 +204,9 @@ def _design_canary(
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
     drawn_last = population.samples.draw_text(last, last_key)
-    find_penalty = partial(designed.compute_penalty, setting, updates=updates)
-    before = float(find_penalty(designer.gradient(theta, drawn_first)))
-    after = float(find_penalty(designer.gradient(theta, drawn_last)))
+    find_penalty = partial(compute_penalty, setting, updates=updates)
+    before = float(find_penalty(population.gradient(theta, drawn_first)))
+    after = float(find_penalty(population.gradient(theta, drawn_last)))
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before

@@ -36,7 +36,7 @@ def test_estimates_agree_with_the_public_code():
 @pytest.mark.parametrize("by_accuracy", [False, True])
 def test_estimates_of_separated_scores_and_the_cap_of_estimates(by_accuracy):
     estimate = partial(rounds.best_epsilon, by_accuracy=by_accuracy)
-    found = estimate([0.0, 3.0], [1.0, 1.0], 0.01)
+    found = estimate(np.array([0.0, 3.0]), np.ones(2), 0.01)
     assert found.epsilon == found.lower == 0
     scores_in = np.arange(50) + 100.0
     scores_out = np.arange(50.0)
