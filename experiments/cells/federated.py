@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         """Trains the missing runs of all settings."""
         train(settings, runs, store.path.parent, data.clients(setting), progress)
 
-    identity = json.dumps(make_identity(setting))
+    identity = json.dumps(federated_identity(setting))
     return Cell(name, identity, runs, seconds, is_done, open=open_cell, do=do)
 
 
@@ -61,17 +61,13 @@ def final(setting: FederatedSetting) -> FederatedSetting:
     return dataclasses.replace(setting, observe="final")
 
 
-def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, except its clients' checksum."""
-    return federated_identity(setting, "")
-
-
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
     """Returns the store of a setting with these clients, under the root folder `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
-    return Store(out, federated_identity(setting, checksum), f"federated-{setting.model}")
+    identity = {**federated_identity(setting), "data_sha256": checksum}
+    return Store(out, identity, f"federated-{setting.model}")
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
@@ -79,7 +75,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
     Returns None if cosines of these runs are missing. Some accuracies may be missing.
     """
-    store = held.open(make_identity(setting))
+    store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):
         return None
     return FederatedScores(store.load(runs), read_accuracies(store, runs))

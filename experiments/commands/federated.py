@@ -60,7 +60,7 @@ def main() -> None:
     with machine.bar(count_runs(store.missing(runs))) as progress:
         (scores,) = train([setting], runs, out, federation, progress)
 
-    claim = DpSgd(setting.noise_multiplier, setting.repetitions)
+    claim = DpSgd(*of_canary)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters
     each = conclude_each_run(
