@@ -120,7 +120,6 @@ class Population(NamedTuple):
       samples: The functions for canaries.
       design: Designs a canary; see `Design`.
       gradient: (theta (p,), sample) -> the gradient (p,) of the loss on an image or a drawn text.
-      rate: The learning rate of the clients' SGD.
       updates: (theta (p,), the clients' arrays, members (n,), direction (p,)) -> the dot products (n,) of the
         members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
       start: The state before the first round.
@@ -133,7 +132,6 @@ class Population(NamedTuple):
     samples: ImageSamples | TextSamples
     design: Design
     gradient: Callable[[Array, Sample], Array]
-    rate: float
     updates: Callable[..., Array]
     start: base.State
     train: Callable[[base.State, int, int], base.State]
@@ -148,16 +146,11 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
-    rate = setting.client_learning_rate
-    if setting.model in IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, so its update is its gradient.
-        rate = 1.0
-        choices = choices._replace(epochs=1)
     hyper = base.Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
-        own=fedavg.Federated(rate, denominator=setting.cohort),
+        own=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
@@ -189,7 +182,6 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         samples,
         make_design(setting, samples.loss),
         jax.jit(gradient),
-        rate,
         _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,

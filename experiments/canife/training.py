@@ -4,6 +4,7 @@ A measurement designs a canary for the frozen model, simulates mock rounds, and 
 estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -58,6 +59,9 @@ def measure_missing(
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
+    if setting.model in settings.IMAGE_MODELS and not setting.clients:
+        # A client with one example takes one step at rate 1, so its update is its gradient.
+        setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
     population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
@@ -105,7 +109,7 @@ def _measure(
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
     # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
-    rate = 1.0 if setting.as_published else population.rate
+    rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(rate * gradient_norm / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)

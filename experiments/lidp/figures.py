@@ -298,8 +298,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
     A record needs two stored audits: with one canary in a run, and with several. It has the largest epsilons
     over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with several), and the
-    ratios of runs `gain_2` and `gain_4` (`compute_gain`). Its `heading` is empty, because the table has no
-    sections.
+    ratios of runs `gain_2` and `gain_4` (`compute_gain`).
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -309,7 +308,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
             curves = compare_over_runs(
                 by_canaries, several, ["wilson_2", "wilson_4"], evidence.levels
             )
-            record: Record = {"heading": "", "entry": f"{attack}, {panel}", **curves.max()}
+            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}
             for order in (2, 4):
                 curve = curves[f"wilson_{order}"]
                 record[f"gain_{order}"] = compute_gain(curves["x"], curves["single"], curve)
@@ -465,7 +464,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
         if gains:
             mean = f"{statistics.harmonic_mean(gains):.2f}"
         means += f"{mean:>7}"
-    return _make_table(title, columns, records, [means, _RULE, _NOTE_ON_GAINS])
+    return own_table(title, columns, records, [means, _RULE, _NOTE_ON_GAINS])
 
 
 def make_bounds_table(title: str, records: Records) -> OwnTable:
