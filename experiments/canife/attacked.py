@@ -5,28 +5,12 @@ from typing import Any
 
 from audit.errors import require
 from audit.settings.federated import FederatedTraining
-from audit.settings.fields import deciding, described, require_fields
+from audit.settings.fields import deciding, described
 from models.catalogue import FEDERATED_TASKS, TASKS
 
 # Models of images train on examples and on clients.
 IMAGE_MODELS = tuple(name for name in FEDERATED_TASKS if name in TASKS)
-TEXT_MODEL = "character_lstm"
 STARTS = ("random", "sample")
-# The text model's own defaults for fields of `Attacked`: the paper's values, or smaller ones for training
-# runs of minutes on two cores.
-TEXT_DEFAULTS: dict[str, Any] = {
-    "clients": 60,
-    "examples": 8,
-    "cohort": 10,
-    "batch_size": 8,
-    "pool": 40,
-    "rounds": 21,
-    "every": 20,
-    "client_learning_rate": 3.0,
-    "noise_multiplier": 0.4,
-    "design_steps": 300,
-    "design_rate": 0.1,
-}
 PENALTIES = {  # the design's objectives, with labels for figures
     "as_run": "as in the public code",
     "as_printed": "sum over updates (Equation 2)",
@@ -43,10 +27,10 @@ class Attacked(FederatedTraining):
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "
-        "(Shakespeare), with other defaults for rounds, cohorts and rates.",
+        "(Shakespeare).",
         default="two_layer",
         always=True,
-        choices=(*IMAGE_MODELS, TEXT_MODEL),
+        choices=(*IMAGE_MODELS, "character_lstm"),
     )
     clients: int = described(
         "Clients; 0: one per image, or all roles of Shakespeare.",
@@ -115,23 +99,6 @@ class Attacked(FederatedTraining):
     def measured(self) -> list[int]:
         """Returns the numbers of the rounds that are measured: 1, 1 + every, ..."""
         return list(range(1, self.rounds + 1, self.every))
-
-
-def resolve_setting(values: dict[str, Any], given: dict[str, Any]) -> Attacked:
-    """Returns the setting with the given values, after replacing some by the model's defaults.
-
-    Args:
-      values: The value of each field, by name.
-      given: The values that the user set. The model's defaults replace only the others.
-
-    Raises:
-      InputError: if a value is invalid.
-    """
-    if values["model"] == TEXT_MODEL:
-        values = values | TEXT_DEFAULTS | given
-    setting = Attacked(**values)
-    require_fields(setting)
-    return setting
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:

@@ -3,8 +3,10 @@
     ./run.sh canife                                  two layers, Fashion-MNIST, one epoch
     ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example per client
     ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
-    ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
     ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
+
+With --model=character_lstm, clients are Shakespeare's roles, and canaries are texts (for the other flags, see
+experiments/canife/README.md).
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """
@@ -13,8 +15,8 @@ from absl import flags
 
 from audit.commands import cli
 from audit.runtime import machine
+from audit.settings.fields import require_fields
 from audit.storage.store import hold
-from experiments.canife import attacked
 from experiments.canife.attacked import Attacked
 from experiments.cells.cell import DataSets
 from models.catalogue import federated_task
@@ -33,10 +35,8 @@ cli.define_out("Folder for results.")
 
 def main() -> None:
     """Measures the missing rounds, then prints and writes the results of all rounds."""
-    # Fields that the user does not set get the model's defaults.
-    values = cli.values(Attacked)
-    given = {name: value for name, value in values.items() if FLAGS[name].present}
-    setting = attacked.resolve_setting(values, given)
+    setting = Attacked(**cli.values(Attacked))
+    require_fields(setting)
     # --data replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
