@@ -33,7 +33,7 @@ class Attacked(FederatedTraining):
         choices=(*IMAGE_MODELS, "character_lstm"),
     )
     clients: int = described(
-        "Clients; 0: one per image, or all roles of Shakespeare.",
+        "Number of clients; 0: one per image, or all roles of Shakespeare.",
         **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients per round.", default=128, least=2, most=10**6)

@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.errors import require
 from audit.mechanism import base, fedavg
 from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
@@ -48,7 +47,7 @@ class Split(NamedTuple):
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
-    deal = _deal_images if setting.model in IMAGE_MODELS else split_roles
+    deal = _deal_images if setting.model in IMAGE_MODELS else _deal_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
         train = _keep_first(train, setting.examples)
@@ -80,21 +79,18 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     return Split(train, mock, test)
 
 
-def split_roles(setting: Attacked, data: DataSets) -> Split:
+def _deal_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and other roles as training clients.
 
-    The seed chooses the mock clients. Their examples are also the test set. There are `setting.clients`
-    training clients, or all other roles if this is 0. Raises InputError if there are not enough roles.
+    The seed chooses the mock clients. Their examples are also the test set. There are at most
+    `setting.clients` training clients, or all other roles if this is 0.
     """
     # We load all roles (0), because the mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
-    limit = roles.number - mock_clients
-    require(setting.clients <= limit, f"`clients={setting.clients}`: give 0 to {limit:,}")
-    train_clients = setting.clients or limit
     mock = select(roles, order[:mock_clients])
-    train = select(roles, order[mock_clients : mock_clients + train_clients])
+    train = select(roles, order[mock_clients:][: setting.clients or None])
     return Split(train, mock, (mock.features, mock.labels))
 
 
