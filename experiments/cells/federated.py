@@ -109,8 +109,8 @@ def train(
     out: Path,
     federation: Federation,
     progress: Progress,
-) -> list[Scores]:
-    """Trains runs that are missing in the settings' stores, and returns the scores of each setting's runs.
+) -> None:
+    """Trains runs that are missing in the settings' stores.
 
     The settings differ only in the adversary's observations, so one training run gives scores for all of
     them. The function trains the runs that are missing in the first store, and adds their scores to all
@@ -143,9 +143,6 @@ def train(
             _add_accuracies(store, midway.first, accuracies)
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
-    scores = []
     for i, (game, store) in enumerate(pairs):
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
-        trained = games.train(game, store, runs, progress=progress, watch=watch_chunk)
-        scores.append(trained.scores)
-    return scores
+        games.train(game, store, runs, progress=progress, watch=watch_chunk)

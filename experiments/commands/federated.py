@@ -58,7 +58,8 @@ def main() -> None:
     of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
-        (scores,) = train([setting], runs, out, federation, progress)
+        train([setting], runs, out, federation, progress)
+    scores = store.load(runs)
 
     claim = DpSgd(*of_canary)
     sees_final_model = setting.observe in federated.FINAL
