@@ -1,7 +1,6 @@
 """Stores the measured rounds of a training run. Importing this module does not start JAX."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 
 from audit.errors import plain
 from audit.storage.store import Store
-from experiments.canife.attacked import Attacked, identity
 
 Floats = NDArray[np.float64]
 Canary = NDArray[np.float32] | str  # normalized pixels, or a text
@@ -51,11 +49,6 @@ class Measured(NamedTuple):
     proven: float
     canary: Canary
     label: NDArray[np.float32]
-
-
-def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store of a setting's measured rounds, under the root `out`."""
-    return Store(out, {**identity(setting), "data_sha256": checksum}, f"canife-{setting.model}")
 
 
 def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:

@@ -41,7 +41,8 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Sto
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, measured.open_store(setting, split.train.checksum, out)
+    identity = {**settings.identity(setting), "data_sha256": split.train.checksum}
+    return setting, Store(out, identity, f"canife-{setting.model}")
 
 
 def measure_missing(
