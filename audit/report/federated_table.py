@@ -105,7 +105,6 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         "delta": first.delta,
         "confidence": first.confidence,
         "epsilon": {name: epsilon for name, (epsilon, _) in list_epsilons(audit).items()},
-        "compositions": [audit.canary, audit.client],  # the insertions of a canary and of a client
         "accuracies": audit.accuracies,
     }
     if audit.together is not None:
