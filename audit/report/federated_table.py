@@ -65,12 +65,14 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
     round, so it is not an upper bound.
     """
     delta = audit.runs[0].delta
-    epsilons = {}
-    for name, participant in (("canary", audit.canary), ("client", audit.client)):
-        epsilon = participant_upper_bound(participant, delta)
-        epsilons[f"accounted, {name}"] = (epsilon, counted(participant.insertions, "round"))
+    of_canary = participant_upper_bound(audit.canary, delta)
+    of_client = participant_upper_bound(audit.client, delta)
     analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    return {**epsilons, "analytical": (analytical, "the paper's, for one round")}
+    return {
+        "accounted, canary": (of_canary, counted(audit.canary.insertions, "round")),
+        "accounted, client": (of_client, counted(audit.client.insertions, "round")),
+        "analytical": (analytical, "the paper's, for one round"),
+    }
 
 
 def federated_table(audit: FederatedAudit) -> str:
