@@ -82,9 +82,9 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds to a frame of rounds the training run's epsilon up to each measured round, by Renyi DP.
 
-    A measured round represents itself and the unmeasured rounds before or after it. For each
-    of these rounds, we charge the noise multiplier of a Gaussian release with the measured round's epsilon,
-    or the true noise multiplier if this epsilon is infinite. The added columns are
+    A measured round represents itself and the unmeasured rounds before or after it. For each of these rounds,
+    we charge the noise multiplier of a Gaussian release with the measured round's epsilon, or the true noise
+    multiplier if this epsilon is infinite. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP

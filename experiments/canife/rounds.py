@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
 MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this value
-# The search range of `renyi_noise`.
+# The search range of `renyi_charge`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
 _GRID_REACH = 13.0  # the quadrature's range below 0 and above the largest order, in deviations
@@ -90,12 +90,10 @@ def best_epsilon(
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
     errors = fprs + fnrs
-    has_both = (false_positives > 0) & (false_negatives > 0)
-    separates = false_positives + false_negatives == 0
     # A threshold with errors of only one kind is never the best.
-    epsilons = np.where(
-        separates | has_both, conversions.epsilon_from_rates(fprs, fnrs, delta), -np.inf
-    )
+    has_both_or_none = (false_positives > 0) == (false_negatives > 0)
+    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
+    epsilons = np.where(has_both_or_none, epsilons, -np.inf)
     criterion = epsilons
     if by_accuracy:
         # The accuracy is highest if the sum of both error rates is lowest.
@@ -114,28 +112,22 @@ def best_epsilon(
     return RoundEstimate(epsilon, lower, upper, float(accuracy))
 
 
-def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, of the Gaussian release with this epsilon at delta.
+def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
+    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    The epsilon is by Renyi DP (Errata C5).
+    It is that of the Gaussian release with this epsilon at delta by Renyi DP (Errata C5), from 0.001 to
+    10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
     """
+    if np.isinf(epsilon):
+        return true_noise
+    raised = max(epsilon, MIN_EPSILON)
     noise_multiplier = scipy.optimize.brentq(
-        lambda sigma: composed([Charge(sigma, sampling_rate=1.0, rounds=1)], delta) - epsilon,
+        lambda sigma: composed([Charge(sigma, sampling_rate=1.0, rounds=1)], delta) - raised,
         _MIN_SIGMA,
         _MAX_SIGMA,
         rtol=1e-13,
     )
     return float(noise_multiplier)
-
-
-def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
-
-    The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
-    """
-    if np.isinf(epsilon):
-        return true_noise
-    return renyi_noise(max(epsilon, MIN_EPSILON), delta)
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
@@ -149,22 +141,21 @@ def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
+def divergences(sigma: float, sampling_rate: float) -> Array:
     """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
     At sampling rate q and order a, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) for x ~
     N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
-    if noise_multiplier == 0:
+    if sigma == 0:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
-        return np.asarray(orders / (2 * noise_multiplier**2))
+        return np.asarray(orders / (2 * sigma**2))
     # We integrate by the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
     # power of the likelihood ratio e^((2 x - 1) / (2 sigma^2)), with k from 0 to the order. Each term is
     # proportional to the density of N(k, sigma^2). The density varies on the scale of sigma, and the ratio on
     # the scale of sigma^2. The step is at least sigma / 200 to save memory.
-    sigma = noise_multiplier
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     reach = _GRID_REACH * sigma
     points = np.arange(-reach, ORDERS[-1] + reach, step)

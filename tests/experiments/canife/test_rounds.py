@@ -54,7 +54,7 @@ def test_estimates_of_separated_scores_and_the_cap_of_estimates(by_accuracy):
     "epsilon, renyi, gaussian", [(0.5, 3.768, 3.147), (1, 2.199, 1.878), (3.88, 0.770, 0.684)]
 )
 def test_the_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
-    assert rounds.renyi_noise(epsilon, 0.01) == pytest.approx(renyi, rel=1e-3)
+    assert rounds.renyi_charge(epsilon, 0.01, 0.4) == pytest.approx(renyi, rel=1e-3)
     assert rounds.gaussian_charge(epsilon, 0.01, 0.4) == pytest.approx(gaussian, rel=1e-3)
 
 
