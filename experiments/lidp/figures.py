@@ -28,7 +28,7 @@ from audit.storage.store import Scores
 from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
-from experiments.lidp.sweep import MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select

@@ -22,7 +22,7 @@ from audit.methods import lifted
 from audit.runtime.machine import Progress
 from audit.runtime.processes import in_order
 from audit.written import Level
-from experiments.lidp.sweep import MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 
 ORDERS = (1, 2, 4)
 TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed

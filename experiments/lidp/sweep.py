@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.directions import CotS
@@ -26,47 +26,15 @@ from audit.storage.store import Store
 from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell, DataSets, find_answer, write_answer
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
-# sigma^2 for each of the Gaussian mechanism's epsilons, by RDP accounting at delta = 1e-5 (Errata L4).
-SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
 _WORTH_PROCESSES = 8.0  # seconds; longer audits use several processes
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
-
-
-class MechanismAudit(NamedTuple):
-    """An audit of the Gaussian mechanism, repeated with several seeds.
-
-    Attributes:
-      runs: The number of runs that insert all canaries, and of runs for fresh canaries.
-      canaries: The number of canaries K in a run.
-      dimension: The dimension d of the release.
-      epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
-      seeds: The number of seeds. Seeds start at 0.
-      delta: The delta of the bounds.
-      confidence: The confidence of the bounds.
-    """
-
-    runs: int
-    canaries: int
-    dimension: int
-    epsilon: float
-    seeds: int
-    delta: float
-    confidence: float
-
-    def setting(self) -> dict[str, Any]:
-        """Returns the values that identify the audit's answer in the store."""
-        return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
-
-    @property
-    def sigma(self) -> float:
-        """The standard deviation of the noise."""
-        return math.sqrt(SIGMA_SQUARED[self.epsilon])
 
 
 class Training(NamedTuple):

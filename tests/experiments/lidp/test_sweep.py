@@ -23,7 +23,7 @@ from experiments.lidp.gaussian_mechanism import (
     simulate,
     window_limit,
 )
-from experiments.lidp.sweep import MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
