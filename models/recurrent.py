@@ -55,7 +55,8 @@ class LanguageModel(nn.Module):
     """A model of the next token: token numbers (T,) -> logits (T, vocabulary) for the token after each.
 
     It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
-    dense layer of that width comes before the logits.
+    dense layer of that width comes before the logits. Instead of tokens, the model also accepts mixtures of
+    tokens, their floating-point weights (T, vocabulary), and reads mixtures of embeddings.
     """
 
     vocabulary: int
@@ -65,9 +66,11 @@ class LanguageModel(nn.Module):
     projection: int | None = None
 
     @nn.compact
-    def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (T, vocabulary) for a text of T token numbers."""
-        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+    def __call__(self, text: Array) -> Array:
+        """Returns the logits (T, vocabulary) for a text of T token numbers or mixtures."""
+        embed = nn.Embed(self.vocabulary, self.embedding)
+        is_mixture = jnp.issubdtype(text.dtype, jnp.floating)
+        x = text @ embed.embedding if is_mixture else embed(text.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
         if self.projection is not None:

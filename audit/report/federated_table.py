@@ -7,9 +7,9 @@ import numpy as np
 
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.results import claim_fields, finding_fields, result_fields
+from audit.conclusions.results import result_fields
 from audit.methods.estimate import Bound
-from audit.report.bounds_table import bounds_table, describe_claim, make_note, show_floor
+from audit.report.bounds_table import bounds_table
 from audit.report.table import at_least, at_most, format_table
 from audit.written import Level, counted, show_level, write_json
 
@@ -37,29 +37,23 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
-    The mean of bounds is rounded down. The column "floor" shows the first run's estimates without a leak.
+    The mean of bounds is rounded down.
     """
     records = []
     # Each item has one method's bounds or estimates from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
-        first = run_findings[0]
         epsilons = [finding.epsilon for finding in run_findings]
         mean = float(np.mean(epsilons))
-        if isinstance(first, Bound):
-            shown_mean = at_least(mean)
-            floor = "one bound per run"  # bounds have no floor
-        else:
-            shown_mean = f"{mean:.3f}"
-            floor = show_floor(first.noise_floor)
         record = {
-            "estimate or bound": first.method,
-            "mean": shown_mean,
+            "estimate or bound": run_findings[0].method,
+            "mean": f"{mean:.3f}",
             "deviation": f"{np.std(epsilons):.3f}",
-            "floor": floor,
         }
+        if isinstance(run_findings[0], Bound):
+            record["mean"] = at_least(mean)
         records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
-    note = "estimates are not bounds; floor: mean (95% quantile) without a leak, for run 0"
+    note = "each bound is from one run; estimates are not bounds"
     right = ("mean", "deviation")
     return format_table(records, right, before=[title], after=[note])
 
@@ -71,40 +65,38 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
     round, so it is not an upper bound.
     """
     delta = audit.runs[0].delta
-    epsilons = {}
-    for name, participant in (("canary", audit.canary), ("client", audit.client)):
-        epsilon = participant_upper_bound(participant, delta)
-        epsilons[f"accounted, {name}"] = (epsilon, counted(participant.insertions, "round"))
+    of_canary = participant_upper_bound(audit.canary, delta)
+    of_client = participant_upper_bound(audit.client, delta)
     analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    return {**epsilons, "analytical": (analytical, "the paper's, for one round")}
+    return {
+        "accounted, canary": (of_canary, counted(audit.canary.insertions, "round")),
+        "accounted, client": (of_client, counted(audit.client.insertions, "round")),
+        "analytical": (analytical, "the paper's, for one round"),
+    }
 
 
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons.
 
-    For several runs, the first table has means. The bound from all runs together follows, if there is one.
+    For several runs, the first table has means. The bounds from all runs together follow, if there are any.
     """
     first = audit.runs[0]
-    lines = [bounds_table(first), ""]
+    sections = [bounds_table(first)]
     if len(audit.runs) > 1:
-        lines = [_summarize_runs(audit.runs), ""]
+        sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
-        bound = audit.together.assumption_free
-        runs = f"{len(audit.runs):,} runs together"
-        lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)} for any curve")
-        lines += describe_claim(audit.together)
-        lines += [make_note("verdict:", audit.together.verdict.headline), ""]
+        sections.append(bounds_table(audit.together))
     at_delta = f"at delta {show_level(first.delta)}"
     records = []
     for name, (epsilon, rounds) in list_epsilons(audit).items():
         records.append({"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds})
-    lines.append(format_table(records, right=["epsilon"]))
+    sections.append(format_table(records, right=["epsilon"]))
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
         if len(audit.accuracies) > 1:
             accuracy += f" +- {np.std(audit.accuracies):.4f}"
-        lines += ["", accuracy]
-    return "\n".join(lines)
+        sections.append(accuracy)
+    return "\n\n".join(sections)
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
@@ -115,11 +107,9 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         "delta": first.delta,
         "confidence": first.confidence,
         "epsilon": {name: epsilon for name, (epsilon, _) in list_epsilons(audit).items()},
-        "compositions": [audit.canary, audit.client],  # the insertions of a canary and of a client
         "accuracies": audit.accuracies,
     }
     if audit.together is not None:
-        bound = audit.together.assumption_free
-        fields["together"] = {**finding_fields(bound), **claim_fields(audit.together)}
+        fields["together"] = result_fields(audit.together)
     fields["runs"] = [result_fields(run) for run in audit.runs]
     return write_json(fields)

@@ -85,9 +85,9 @@ class FederatedSetting(FederatedTraining):
     )
 
 
-def federated_identity(setting: FederatedSetting, data: str) -> dict[str, Any]:
-    """Returns the identity of a setting in the store, for JSON; `data` is the checksum of the client data."""
-    return {"experiment": "federated", **deciding(setting), "data_sha256": data}
+def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
+    """Returns the fields that identify a setting in the store, for JSON, except its clients' checksum."""
+    return {"experiment": "federated", **deciding(setting)}
 
 
 def validate_federated(setting: FederatedSetting) -> None:

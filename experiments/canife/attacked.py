@@ -1,38 +1,16 @@
 """The settings of a training run that CANIFE audits. Importing this module does not start JAX."""
 
 import dataclasses
-import math
-from collections.abc import Collection
 from typing import Any
 
 from audit.errors import require
 from audit.settings.federated import FederatedTraining
-from audit.settings.fields import deciding, described, require_fields
-from models.catalogue import TASKS
-from models.data.images import CIFAR10, FASHION_MNIST
+from audit.settings.fields import deciding, described
+from models.catalogue import FEDERATED_TASKS, TASKS
 
-_IMAGES = (FASHION_MNIST.name, CIFAR10.name)
-IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMAGES)
-MODELS = (*IMAGE_MODELS, "character_lstm")
-_MAX_EPSILON = 512.0  # the largest epsilon of a round that `densities.epsilon_at` can compute
+# Models of images train on examples and on clients.
+IMAGE_MODELS = tuple(name for name in FEDERATED_TASKS if name in TASKS)
 STARTS = ("random", "sample")
-# A model's own defaults for fields of `Attacked`: the paper's values, or smaller ones for training runs of
-# minutes on two cores.
-MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
-    "character_lstm": {
-        "clients": 60,
-        "examples": 8,
-        "cohort": 10,
-        "batch_size": 8,
-        "pool": 40,
-        "rounds": 21,
-        "every": 20,
-        "client_learning_rate": 3.0,
-        "noise_multiplier": 0.4,
-        "design_steps": 300,
-        "design_rate": 0.1,
-    },
-}
 PENALTIES = {  # the design's objectives, with labels for figures
     "as_run": "as in the public code",
     "as_printed": "sum over updates (Equation 2)",
@@ -49,13 +27,13 @@ class Attacked(FederatedTraining):
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "
-        "(Shakespeare), with other defaults for rounds, cohorts and rates.",
+        "(Shakespeare).",
         default="two_layer",
         always=True,
-        choices=MODELS,
+        choices=(*IMAGE_MODELS, "character_lstm"),
     )
     clients: int = described(
-        "Clients; 0: one per image, or all roles of Shakespeare.",
+        "Number of clients; 0: one per image, or all roles of Shakespeare.",
         **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients per round.", default=128, least=2, most=10**6)
@@ -63,7 +41,7 @@ class Attacked(FederatedTraining):
     noise_multiplier: float = described(
         "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
-        least=0.01,  # less noise needs a larger grid; `cohort_law` has 200 points per noise deviation
+        least=0.04,  # with less noise, a round's epsilon may exceed 512, which we cannot compute
         most=1e4,
         zero_too=True,
     )
@@ -123,43 +101,6 @@ class Attacked(FederatedTraining):
         return list(range(1, self.rounds + 1, self.every))
 
 
-def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting with the given values, after replacing some by the model's defaults.
-
-    Args:
-      values: The value of each field, by name.
-      given: The names of the fields that the user set. The model's defaults replace only the other fields.
-
-    Raises:
-      InputError: if a value is invalid.
-    """
-    model_defaults = MODEL_DEFAULTS.get(values["model"], {})
-    given_values = {name: values[name] for name in given}
-    setting = Attacked(**(values | model_defaults | given_values))
-    require_fields(setting)
-    require_computable(setting)
-    return setting
-
-
-def require_computable(setting: Attacked) -> None:
-    """Raises InputError if there is so little noise that a round's exact epsilon may exceed 512.
-
-    We cannot compute larger exact epsilons. An added canary leaks no more than a Gaussian mechanism with mu =
-    1 / sigma. Noise multiplier 0 is allowed, because the epsilon is then infinite.
-    """
-    from audit.laws import conversions  # loads SciPy
-
-    max_mu = conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)
-    # We round up to three decimals, so the value in the message is accepted.
-    least = math.ceil(1000 / max_mu) / 1000
-    sigma = setting.noise_multiplier
-    require(
-        sigma == 0 or sigma >= least,
-        f"`noise_multiplier={sigma:g}`: the exact epsilon of a round may exceed {_MAX_EPSILON:g}, which "
-        f"we cannot compute: give at least {least:g}",
-    )
-
-
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Replaces a `pool` or `population` of 0, and checks all fields that are numbers of clients.
 
@@ -174,7 +115,6 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
         "cohort": min(population, train_clients),
         "population": train_clients,
         "pool": mock_clients,
-        "design_batch": pool,
     }
     for name, most in limits.items():
         value = getattr(setting, name)

@@ -45,19 +45,17 @@ class _TiltedCohort(NamedTuple):
       dots: (M,) the clients' dot products a_i.
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
-      log_odds: Client i joins with log odds `log_odds` + s a_i.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
+      log_moment: log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over
+        cohorts. It omits one factor, because `_compute_ratios` includes it: the probability that exactly
+        `size` clients join if they join independently.
     """
 
     dots: Array
     size: int
     tilt: float
-    log_odds: float
     joins: Array
-
-    def find_mean(self, sigma: float) -> float:
-        """Returns the mean of the tilted score if clients join independently, at noise multiplier sigma."""
-        return float(self.joins @ self.dots) + sigma**2 * self.tilt
+    log_moment: float
 
 
 def simulate_scores(
@@ -111,22 +109,21 @@ def compute_log_density(
     # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one reach the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-    cohorts = []
-    for target in np.linspace(low, high, num_tilts):
+    targets, distance = np.linspace(low, high, num_tilts, retstep=True)
+    log_density = np.empty(len(points))
+    for target in targets:
         # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
         tilt = scipy.optimize.brentq(
-            lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
+            lambda tilt, target: _tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target,
             -max_tilt,
             max_tilt,
             args=(target,),
             xtol=1e-6,
         )
-        cohorts.append(_tilt(dots, cohort, tilt))
-    means = np.array([tilted.find_mean(sigma) for tilted in cohorts])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the index of each point's tilt
-    log_density = np.empty(len(points))
-    for i, tilted in enumerate(cohorts):
-        log_density[nearest == i] = _invert_transform(tilted, sigma, points[nearest == i])
+        # Slightly more than half the distance, in case rounding moves a midpoint.
+        is_near = np.abs(points - target) < 0.51 * distance
+        tilted = _tilt(dots, cohort, tilt)
+        log_density[is_near] = _invert_transform(tilted, sigma, points[is_near])
     return LogDensity(points, log_density)
 
 
@@ -172,9 +169,10 @@ def score_densities(
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
-    """Returns a cohort under a tilt s, with log odds such that `cohort` clients join on average.
+    """Returns a cohort under a tilt s.
 
-    `dots` (M,) has the clients' dot products a_i.
+    Client i joins with log odds `log_odds` + s a_i, such that `cohort` clients join on average. `dots` (M,)
+    has the dot products a_i.
     """
     untilted = special.logit(cohort / len(dots))
     # |s a_i| < `reach`, so `untilted - reach` lets too few clients join, and `untilted + reach` too many.
@@ -185,7 +183,11 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
         untilted + reach,
     )
     joins = special.expit(log_odds + tilt * dots)
-    return _TiltedCohort(dots, cohort, tilt, log_odds, joins)
+    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
+    # All cohorts are equally likely. Their number is the binomial coefficient (clients, cohort).
+    clients = len(dots)
+    log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
+    return _TiltedCohort(dots, cohort, tilt, joins, log_product - cohort * log_odds - log_cohorts)
 
 
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
@@ -220,21 +222,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
     log_noise_moment = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + _compute_log_moment(tilted) + log_noise_moment)
-
-
-def _compute_log_moment(tilted: _TiltedCohort) -> float:
-    """Returns log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over cohorts.
-
-    All cohorts of this size are equally likely. The result omits one factor, because `_compute_ratios`
-    includes it: the probability that exactly `size` clients join if they join independently.
-    """
-    clients = len(tilted.dots)
-    size = tilted.size
-    log_product = np.sum(np.logaddexp(0.0, tilted.log_odds + tilted.tilt * tilted.dots))
-    # The log of the number of cohorts, the binomial coefficient (clients, size).
-    log_cohorts = -special.betaln(size + 1, clients - size + 1) - np.log(clients + 1)
-    return float(log_product - size * tilted.log_odds - log_cohorts)
+    return np.asarray(log_integral - tilt * points + tilted.log_moment + log_noise_moment)
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:

@@ -3,7 +3,7 @@
 A frame of rounds has a row for each measured round and these columns:
 
     round, test                        the round's number, and the model's accuracy on the test set
-    health, norm, own                  measures of the canary; see `Measured`
+    health, norm                       measures of the canary; see `Measured`
     attack                             the accuracy of the attack
     deviation, clients                 the standard deviations of the scores and of the clients' part
     published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
@@ -14,7 +14,8 @@ A frame of rounds has a row for each measured round and these columns:
 """
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,8 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.canife.sweep import ROUND, AblationSweep
+from experiments.sweeps.records import field, mean_fields, own_table
+from experiments.sweeps.sweep import OwnTable
 
 _ROUNDS_HEAD = """\
                                      at delta 1/n          {}
@@ -58,8 +61,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
             "test": row.accuracy,
             "health": row.health,
             "norm": row.norm,
-            "own": row.own,
-            "attack": rounds.largest_accuracy(row.scores_in, row.scores_out),
+            "attack": published.accuracy,
             "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
             "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
             "published": published.epsilon,
@@ -77,12 +79,12 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
+def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds to a frame of rounds the training run's epsilon up to each measured round, by Renyi DP.
 
-    A measured round represents itself and the unmeasured rounds before or after it. For each
-    of these rounds, we charge the noise multiplier of a Gaussian release with the measured round's epsilon,
-    or the true noise multiplier if this epsilon is infinite. The added columns are
+    A measured round represents itself and the unmeasured rounds before or after it. For each of these rounds,
+    we charge the noise multiplier of a Gaussian release with the measured round's epsilon, or the true noise
+    multiplier if this epsilon is infinite. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -91,46 +93,34 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
 
-    The frame (see the module) has all measured rounds, in order. If `backward` is True, a measured round
+    The frame (see the module) has all measured rounds, in order. If `is_backward` is True, a measured round
     represents the rounds before it, as in the public code; otherwise those after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward
-    # The number of rounds that each measured round represents.
-    counts = rounds.backward(numbers) if backward else rounds.forward(numbers, last)
+    counts = rounds.count_rounds(numbers, last, is_backward)
+    sigma = setting.noise_multiplier
 
-    def charge(
-        epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
-    ) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, from these rounds' epsilons.
-
-        Args:
-          epsilons: The epsilon of each measured round at `delta`.
-          find_noise: (epsilon, delta) -> the noise multiplier of a Gaussian release.
-          delta: The delta of `epsilons`. The result has the setting's delta.
-        """
-        charges = []
-        for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
-            noise = setting.noise_multiplier
-            if np.isfinite(epsilon):
-                noise = find_noise(epsilon, delta)
-            charges.append(Charge(noise, rate, count))
-        return rounds.cumulative(charges, setting.delta)
+    def charge(noise_multipliers: Iterable[float]) -> list[float]:
+        """Returns the training run's epsilon up to each measured round, from the rounds' charged noise."""
+        return rounds.cumulative(
+            map(Charge, noise_multipliers, frame["rate"], counts), setting.delta
+        )
 
     paper_delta = 1 / setting.scores
-    infinite = pd.Series(np.inf, frame.index)  # for these epsilons, `charge` uses the true noise
+    by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
+    exactly = partial(rounds.gaussian_charge, true_noise=sigma)
     # The public code raises small values before it converts them.
-    published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
-    upper = frame["upper"].clip(rounds.MIN_EPSILON)
+    published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(published, rounds.renyi_noise, paper_delta),
-        training_lower=charge(lower, rounds.renyi_noise, paper_delta),
-        training_upper=charge(upper, rounds.renyi_noise, paper_delta),
-        training_gaussian=charge(published, rounds.gaussian_noise, paper_delta),
-        training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
-        accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
+        training=charge(frame["published"].map(by_renyi)),
+        training_lower=charge(lower.map(by_renyi)),
+        training_upper=charge(frame["upper"].map(by_renyi)),
+        training_gaussian=charge(published.map(partial(exactly, delta=paper_delta))),
+        training_law=charge(frame["law"].map(partial(exactly, delta=setting.delta))),
+        accountant=charge([sigma] * len(frame)),
     )
 
 
@@ -200,12 +190,12 @@ def show_texts(measured: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
+def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way to compute it.
 
     For a perfect canary, we charge every round the median of 150 simulated estimates (Errata C9). The last
     line is the accountant's epsilon if the mock rounds are also released (Errata C4). `frame` comes from
-    `compose` with the same `backward`.
+    `compose` with the same `is_backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -223,7 +213,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
 
-    direction = "backward" if backward else "forward"
+    direction = "backward" if is_backward else "forward"
     published = (
         f"{last['training']:.2f} [{last['training_lower']:.2f}, {last['training_upper']:.2f}]"
     )
@@ -237,18 +227,21 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   and its value if mock rounds were released {released:>20.2f}"""
 
 
-def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Formats a sweep's curves (`average_over_seeds`) as a table of means and standard deviations."""
+def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
+    """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
+
+    The CSV has all columns of `averages`.
+    """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
     if sweep.x != ROUND:  # these sweeps train without noise, so each epsilon is infinite
         decimals_by_name = {"deviation": 3, "attack": 2, "health": 3}
         heading = f"round {averages[ROUND].max()}, "
-    columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}
-    for name, decimals in decimals_by_name.items():
-        means = averages[name].map(f"{{:.{decimals}f}}".format)
-        deviations = averages[f"{name}_deviation"].map(f" ({{:.{decimals}f}})".format)
-        columns[name] = means + deviations.replace(" (nan)", "")  # for a single seed
     heading += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
-    table = pd.DataFrame(columns).to_string(index=False)
-    return "\n".join([f"{sweep.name}: {sweep.title}", heading, table, _CURVES_NOTES])
+    columns = [field("curve", sweep.curve), field("x", sweep.x)]
+    for name, decimals in decimals_by_name.items():
+        columns += mean_fields(name, name, decimals)
+    in_text = {column.key for column in columns}
+    columns += [field(name) for name in averages if name not in in_text]
+    title = f"{sweep.name}: {sweep.title}\n{heading}"
+    return own_table(title, columns, averages.to_dict("records"), [_CURVES_NOTES], gap=" ")

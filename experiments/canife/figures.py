@@ -1,9 +1,8 @@
-"""Draws a measured training run (Figures 1, 3 and 4) and the sweeps (Figures 5a, 5b, 8a and 8c)."""
+"""Draws a measured training run (Figures 1 and 3) and the sweeps (Figures 5a, 5b, 8a and 8c)."""
 
 import itertools
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,33 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from audit.report import style
 from experiments.canife import curves, measured
-from experiments.canife.attacked import PENALTIES, Attacked
-from experiments.canife.measured import Measured
+from experiments.canife.attacked import PENALTIES, Attacked, identity
 from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.sweep import Drawn, OwnTable
+from experiments.sweeps.sweep import Drawn
 
-# The columns of a frame of rounds (`curves`) that a panel draws against the round, by the panel's title.
-_OVER_ROUNDS = {
-    "epsilon of the training": [
-        "accountant",
-        "training_law",
-        "training",
-        "training_lower",
-        "training_upper",
-    ],
-    "epsilon of one round": [
-        "perfect",
-        "law",
-        "proven",
-        "law_then",
-        "published",
-        "lower",
-        "upper",
-    ],
-    "health and accuracy": ["health", "attack", "test"],
-}
 # Maps the column of a panel's solid curves to its title and the column of its dashed curves, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
@@ -58,49 +36,26 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """
     stored = []
     for cell in sweep.cells:
-        setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]  # a cell's runs are its last measured rounds
-        rounds = measured.read(evidence.held, setting, numbers)
+        setting, numbers = cell.request
+        rounds = measured.read_rounds(evidence.held.open(identity(setting)), numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
-    csv = averages.to_csv(index=False).encode()
-    table = OwnTable(curves.show_curves(sweep, averages), csv)
+    table = curves.make_curves_table(sweep, averages)
     return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 
-def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
+def training_figure(setting: Attacked, frame: pd.DataFrame) -> Figure:
+    """Draws the panels of `ablation_figure` for a single training run.
 
-    The scores are from the round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values
-    are left out.
+    `frame` has all measured rounds (`curves.compose`).
     """
-    finite = frame.replace(np.inf, np.nan).set_index(ROUND)
-    with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
-            finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        *_, fractions, histogram = axes.flat  # the last two of the four panels
-        fractions.set_ylim(0, 1.05)
-        histogram.set_title(f"scores / C of round {last.number}")
-        histogram.hist(
-            [last.scores_in, last.scores_out],
-            bins=24,
-            color=[style.IN, style.OUT],
-            label=["with the canary", "without"],
-        )
-        for panel in axes.flat:
-            panel.legend(fontsize=7)
-        figure.suptitle(
-            f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
-            f"{setting.noise_multiplier:g}, clipping norm {setting.clipping_norm:g}, seed {setting.seed}",
-            fontsize=9,
-        )
-    return figure
+    title = f"cohorts of {setting.cohort:,}, noise multiplier {setting.noise_multiplier:g}"
+    sweep = AblationSweep("canife", title, cells=(), curve="model", x=ROUND)
+    return ablation_figure(sweep, frame.assign(curve=setting.model, x=frame[ROUND]))
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
@@ -122,11 +77,11 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    Error bars show the standard deviation of `solid` over seeds. `x` is the name of the quantity on the
-    horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
+    Error bars show the standard deviation of `solid` over seeds, if the frame has it. `x` is the name of the
+    quantity on the horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
-    frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
+    frame[solid].plot(yerr=frame.get(f"{solid}_deviation"), marker="o", ms=4, **looks)
     if dashed:
         # Matplotlib leaves names that begin with an underscore out of the legend.
         frame[dashed].add_prefix("_").plot(style="--", **looks)

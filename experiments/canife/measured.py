@@ -1,15 +1,13 @@
 """Stores the measured rounds of a training run. Importing this module does not start JAX."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.storage.index import Holdings
+from audit.errors import plain
 from audit.storage.store import Store
-from experiments.canife.attacked import Attacked, identity
 
 Floats = NDArray[np.float64]
 Canary = NDArray[np.float32] | str  # normalized pixels, or a text
@@ -53,28 +51,16 @@ class Measured(NamedTuple):
     label: NDArray[np.float32]
 
 
-def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store of a setting's measured rounds, under the root `out`."""
-    return Store(out, {**identity(setting), "data_sha256": checksum}, f"canife-{setting.model}")
-
-
-def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns a setting's stored rounds with the given numbers, for data with any checksum."""
-    store = held.open(identity(setting))
-    return [] if store is None else read_rounds(store, numbers)
-
-
-def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
+def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:
     """Returns the stored rounds with the given numbers. Reports damaged files and skips them."""
-    measured = []
+    measured: list[Measured] = []
+    if store is None:
+        return measured
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")
         if arrays is not None:
             # Numbers and texts are stored as arrays without dimensions.
-            values: dict[str, Any] = {}
-            for name in Measured._fields:
-                value = arrays[name]
-                values[name] = value if value.ndim else value.item()
+            values = {name: plain(arrays[name]) for name in Measured._fields}
             measured.append(Measured(**values))
     return measured
 

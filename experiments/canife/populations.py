@@ -6,6 +6,7 @@ is the mini-batch.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,23 +15,20 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.errors import require
 from audit.mechanism import base, fedavg
 from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
 from audit.training.game import root
-from experiments.canife import attacked as settings
-from experiments.canife.attacked import Attacked
-from experiments.canife.samples import ImageSamples, TextSamples
+from experiments.canife.attacked import IMAGE_MODELS, Attacked
+from experiments.canife.designed import Design, make_design
+from experiments.canife.samples import ImageSamples, Sample, TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS, federated_task
 from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
 _MOCK_FRACTION = 0.1  # the fraction of roles that are mock clients, as in the paper
-# (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
-UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):
@@ -49,7 +47,7 @@ class Split(NamedTuple):
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
-    deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
+    deal = _deal_images if setting.model in IMAGE_MODELS else _deal_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
         train = _keep_first(train, setting.examples)
@@ -81,27 +79,24 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     return Split(train, mock, test)
 
 
-def split_roles(setting: Attacked, data: DataSets) -> Split:
+def _deal_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and other roles as training clients.
 
-    The seed chooses the mock clients. Their examples are also the test set. There are `setting.clients`
-    training clients, or all other roles if this is 0. Raises InputError if there are not enough roles.
+    The seed chooses the mock clients. Their examples are also the test set. There are at most
+    `setting.clients` training clients, or all other roles if this is 0.
     """
     # We load all roles (0), because the mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
-    limit = roles.number - mock_clients
-    require(setting.clients <= limit, f"`clients={setting.clients}`: give 0 to {limit:,}")
-    train_clients = setting.clients or limit
     mock = select(roles, order[:mock_clients])
-    train = select(roles, order[mock_clients : mock_clients + train_clients])
+    train = select(roles, order[mock_clients:][: setting.clients or None])
     return Split(train, mock, (mock.features, mock.labels))
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
-    if setting.model not in settings.IMAGE_MODELS:
+    if setting.model not in IMAGE_MODELS:
         length = shakespeare.LENGTH + 1  # the model's input and the last label
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
@@ -119,45 +114,43 @@ class Population(NamedTuple):
     Attributes:
       split: The clients and the test set.
       samples: The functions for canaries.
-      rate: The learning rate of the clients' SGD.
-      updates: Computes clients' clipped updates; see `UpdatesOf`.
+      design: Designs a canary; see `Design`.
+      gradient: (theta (p,), sample) -> the gradient (p,) of the loss on an image or a drawn text.
+      updates: (theta (p,), the clients' arrays, members (n,), direction (p,)) -> the dot products (n,) of the
+        members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
         cohort depends only on the seed and the number of the round.
-      accuracy: (theta (p,)) -> the accuracy on the test set.
+      accuracy: (models (R, p)) -> their accuracies on the test set, (R,).
     """
 
     split: Split
     samples: ImageSamples | TextSamples
-    rate: float
-    updates: UpdatesOf
+    design: Design
+    gradient: Callable[[Array, Sample], Array]
+    updates: Callable[..., Array]
     start: base.State
     train: Callable[[base.State, int, int], base.State]
-    accuracy: Callable[[Array], float]
+    accuracy: Callable[[Array], Array]
 
 
-def make_population(setting: Attacked, split: Split) -> Population:
+def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
+    split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    measure = build_federated.accuracy(setting, split.train, split.test)
     # All clients share compiled shapes that fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
-    rate = setting.client_learning_rate
-    if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, so its update is its gradient.
-        rate = 1.0
-        choices = choices._replace(epochs=1)
     hyper = base.Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
-        own=fedavg.Federated(rate, denominator=setting.cohort),
+        own=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
-    data = tuple(map(jnp.asarray, split.train.arrays))
+    arrays = tuple(map(jnp.asarray, split.train.arrays))
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
@@ -173,18 +166,22 @@ def make_population(setting: Attacked, split: Split) -> Population:
             cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
-        after: base.State = play_rounds(state, data, schedule)
+        after: base.State = play_rounds(state, arrays, schedule)
         return after
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
+    samples = make_samples(setting, model)
+    # The key does not matter: images are not drawn, and drawing from a drawn text returns this text.
+    gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,
-        make_samples(setting, model),
-        rate,
+        samples,
+        make_design(setting, samples.loss),
+        jax.jit(gradient),
         _compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
-        accuracy=lambda theta: float(measure(theta[None])[0]),  # `measure` takes several models
+        accuracy=build_federated.accuracy(setting, split.train, split.test),
     )
 
 
@@ -203,22 +200,25 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 def _compile_updates(
     setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
-) -> UpdatesOf:
-    """Returns a compiled function that trains each client from theta and returns the clipped updates."""
+) -> Callable[..., Array]:
+    """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
     # Unlike in training, the key is constant, so clients shuffle their examples the same way at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def compute_updates(theta: Array, data: base.Data, members: Array) -> Array:
-        """Returns the members' clipped updates; see `UpdatesOf`."""
+    def compute_updates(
+        theta: Array, data: base.Data, members: Array, direction: Array | None = None
+    ) -> Array:
+        """Returns the members' clipped updates or their dot products; see `Population`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update, of shape (p,): the sum of updates over a cohort of one."""
+            """Returns the result for one client. Its update is the sum of updates over a cohort of one."""
             cohort = member[None]
-            return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
+            sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
+            return sums.updates if direction is None else sums.updates @ direction
 
-        sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
-        return sent
+        results: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
+        return results
 
     return compute_updates

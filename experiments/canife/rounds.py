@@ -10,17 +10,17 @@ and Equation 1. Balle et al. (2020), Theorem 21.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 from dp_accounting.rdp import compute_epsilon
-from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from numpy.typing import NDArray
+from scipy import special, stats
 
 from audit.laws import conversions, intervals
-from audit.methods.thresholds import ErrorCounts, count_errors
+from audit.methods.thresholds import count_errors
 
 Array = NDArray[np.float64]
 
@@ -28,10 +28,10 @@ Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
 MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this value
-# The search range of `renyi_noise`.
+# The search range of `renyi_charge`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
-_GRID_REACH = 13.0  # the quadrature's range below 0 and above the order, in standard deviations
+_GRID_REACH = 13.0  # the quadrature's range below 0 and above the largest order, in deviations
 _NUM_SIMULATIONS = 150  # estimates for a perfect canary, as in the paper
 
 
@@ -42,11 +42,13 @@ class RoundEstimate(NamedTuple):
       epsilon: The estimate; infinite if a threshold separates the scores of both worlds.
       lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. The intervals
         ignore that the threshold was chosen using the same scores.
+      accuracy: The attack's largest accuracy over all thresholds, if both worlds are equally likely.
     """
 
     epsilon: float
     lower: float
     upper: float
+    accuracy: float
 
 
 class Charge(NamedTuple):
@@ -58,8 +60,8 @@ class Charge(NamedTuple):
 
 
 def best_epsilon(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
+    scores_in: Array,
+    scores_out: Array,
     delta: float,
     confidence: float = 0.95,
     by_accuracy: bool = False,
@@ -78,57 +80,49 @@ def best_epsilon(
       by_accuracy: If True, choose the threshold with the best accuracy instead of the largest epsilon, as in
         the public code until February 2023 (with delta 1e-5).
     """
-    false_positives, false_negatives = _count_errors(scores_in, scores_out)
-    n_in = np.size(scores_in)
-    n_out = np.size(scores_out)
+    # We guess "in" for scores >= t, for each distinct score t in descending order. `count_errors` guesses
+    # "in" for scores above a threshold, so our thresholds are just below the scores.
+    distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
+    just_below = np.nextafter(distinct, -np.inf)
+    false_positives, false_negatives = count_errors(scores_in, scores_out, just_below)
+    n_in = len(scores_in)
+    n_out = len(scores_out)
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
-    has_both = (false_positives > 0) & (false_negatives > 0)
-    separates = false_positives + false_negatives == 0
-    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
+    errors = fprs + fnrs
     # A threshold with errors of only one kind is never the best.
-    epsilons = np.select([separates, has_both], [np.inf, epsilons], default=-np.inf)
+    has_both_or_none = (false_positives > 0) == (false_negatives > 0)
+    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
+    epsilons = np.where(has_both_or_none, epsilons, -np.inf)
     criterion = epsilons
     if by_accuracy:
         # The accuracy is highest if the sum of both error rates is lowest.
-        criterion = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
+        criterion = np.where(epsilons > -np.inf, -errors, -np.inf)
     best = int(np.argmax(criterion))
 
-    fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
-    fnr = intervals.clopper_pearson(int(false_negatives[best]), n_in, confidence)
+    fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence)
+    fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence)
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
     # epsilons[best] is -inf if no threshold has errors of both kinds.
-    values = np.maximum([epsilons[best], lower, upper], 0.0)
-    return RoundEstimate(*values.tolist())
+    epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
+    # An attack that always guesses the same world has an accuracy of 1/2.
+    accuracy = 1 - min(errors.min(), 1.0) / 2
+    return RoundEstimate(epsilon, lower, upper, float(accuracy))
 
 
-def _count_errors(scores_in: ArrayLike, scores_out: ArrayLike) -> ErrorCounts:
-    """Counts the errors of guessing "in" for scores >= t, for each distinct score t in descending order."""
-    distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
-    # `count_errors` guesses "in" for scores above a threshold, so our thresholds are just below the scores.
-    just_below = np.nextafter(distinct, -np.inf)
-    return count_errors(np.asarray(scores_in), np.asarray(scores_out), just_below)
+def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
+    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-
-def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Returns the attack's largest accuracy over all thresholds, if both worlds are equally likely."""
-    false_positives, false_negatives = _count_errors(scores_in, scores_out)
-    # The sum of both error rates. It is 1 for an attack that always guesses the same world.
-    errors = false_positives / np.size(scores_out) + false_negatives / np.size(scores_in)
-    return float(1 - min(errors.min(), 1.0) / 2)
-
-
-def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns a Gaussian release's epsilon at delta, by Renyi DP; infinite for noise multiplier 0."""
-    return composed([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)
-
-
-def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, with `renyi_epsilon` = epsilon (Errata C5)."""
+    It is that of the Gaussian release with this epsilon at delta by Renyi DP (Errata C5), from 0.001 to
+    10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
+    """
+    if np.isinf(epsilon):
+        return true_noise
+    raised = max(epsilon, MIN_EPSILON)
     noise_multiplier = scipy.optimize.brentq(
-        lambda sigma: renyi_epsilon(float(sigma), delta) - epsilon,
+        lambda sigma: composed([Charge(sigma, sampling_rate=1.0, rounds=1)], delta) - raised,
         _MIN_SIGMA,
         _MAX_SIGMA,
         rtol=1e-13,
@@ -136,59 +130,62 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     return float(noise_multiplier)
 
 
-def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier of the Gaussian release with this exact epsilon at delta."""
-    return 1 / conversions.mu_from_epsilon(epsilon, delta)
+def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
+    """Returns the noise multiplier of the Gaussian release with this exact epsilon at delta.
 
-
-def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
-
-    The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
+    For an infinite epsilon, it is `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
-    return renyi_noise(max(epsilon, MIN_EPSILON), delta)
+    return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
 @functools.lru_cache(maxsize=4096)
-def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
+def divergences(sigma: float, sampling_rate: float) -> Array:
     """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
     At sampling rate q and order a, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) for x ~
     N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
-    if noise_multiplier == 0:
+    if sigma == 0:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
-        return np.asarray(orders / (2 * noise_multiplier**2))
+        return np.asarray(orders / (2 * sigma**2))
+    # We integrate by the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
+    # power of the likelihood ratio e^((2 x - 1) / (2 sigma^2)), with k from 0 to the order. Each term is
+    # proportional to the density of N(k, sigma^2). The density varies on the scale of sigma, and the ratio on
+    # the scale of sigma^2. The step is at least sigma / 200 to save memory.
+    step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
+    reach = _GRID_REACH * sigma
+    points = np.arange(-reach, ORDERS[-1] + reach, step)
+    log_density = stats.norm.logpdf(points, scale=sigma)
+    log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
+    log_mixture = np.logaddexp(
+        np.log1p(-sampling_rate), np.log(sampling_rate) + log_likelihood_ratio
+    )
     log_moments = []
     for order in ORDERS:
-        log_moments.append(_integrate_log_moment(noise_multiplier, sampling_rate, order))
+        log_moments.append(special.logsumexp(log_density + order * log_mixture) + np.log(step))
     # Rounding can make a divergence near 0 negative.
     return np.asarray(np.maximum(log_moments / (orders - 1), 0.0))
 
 
-def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
-    """Returns how many rounds each measured round represents in the paper.
+def count_rounds(
+    measured: Sequence[int], total: int, is_backward: bool = False
+) -> NDArray[np.int64]:
+    """Returns how many rounds each measured round represents (Errata C8).
 
-    A measured round represents itself and the rounds before the next one; the last represents the rounds up
-    to `total`. `measured` has the increasing numbers of the measured rounds.
+    In the paper, it represents itself and the rounds before the next measured one; the last represents the
+    rounds up to `total`. In the public code (`is_backward`), it represents itself and the rounds since the
+    previous one. `measured` has the increasing numbers of the measured rounds.
     """
+    if is_backward:
+        return np.diff([0, *measured])
     return np.diff([*measured, total + 1])
 
 
-def backward(measured: Sequence[int]) -> NDArray[np.int64]:
-    """Returns how many rounds each measured round represents in the public code (Errata C8).
-
-    A measured round represents itself and the rounds since the previous one. `measured` has the increasing
-    numbers of the measured rounds.
-    """
-    return np.diff([0, *measured])
-
-
-def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
+def cumulative(charges: Iterable[Charge], delta: float) -> list[float]:
     """Returns the epsilons at delta, by Renyi DP, of the rounds up to and including each charge."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
@@ -199,7 +196,7 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
     return epsilons
 
 
-def composed(charges: Sequence[Charge], delta: float) -> float:
+def composed(charges: Iterable[Charge], delta: float) -> float:
     """Returns the epsilon at delta of all charged rounds together, by Renyi DP."""
     return cumulative(charges, delta)[-1]
 
@@ -215,27 +212,3 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out, 1 / scores).epsilon)
     return epsilons
-
-
-def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q L(x))^order] for x ~ N(0, sigma^2), by the trapezoidal rule.
-
-    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q is the sampling rate.
-    """
-    # The integrand is a sum of terms, the density of N(0, sigma^2) times L^k, with k from 0 to the order.
-    # Each term is proportional to the density of N(k, sigma^2).
-    low = -_GRID_REACH * sigma
-    high = order + _GRID_REACH * sigma
-    # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is at least sigma /
-    # 200 to save memory.
-    step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
-    num_steps = int(np.ceil((high - low) / step))
-    points = np.linspace(low, high, num_steps + 1)
-
-    log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
-    log_density = -(points**2) / (2 * sigma**2) - log_normalizer
-    log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
-    # The log of 1 - q + q L.
-    log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
-    log_sum = special.logsumexp(log_density + order * log_ratio)
-    return float(log_sum + np.log(points[1] - points[0]))  # times the step

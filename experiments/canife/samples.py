@@ -10,10 +10,8 @@ A design changes continuous numbers. `ImageSamples` and `TextSamples` have the s
     show            (sample from draw_text) -> its pixels or its text
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,10 +85,8 @@ class ImageSamples(NamedTuple):
             # The design does not change a fixed label.
             label = jnp.argmax(jax.lax.stop_gradient(sample.label))
             return self.model.loss(theta, (features, label))
-        params = self.model.unravel(theta)
-        logits: Any = self.model.module.apply({"params": params}, features)
         labels = jnp.arange(_NUM_CLASSES)
-        losses = jax.vmap(self.model.criterion, (None, 0))(logits, labels)
+        losses = jax.vmap(lambda label: self.model.loss(theta, (features, label)))(labels)
         return jax.nn.softmax(sample.label) @ losses
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
@@ -108,7 +104,7 @@ class TextSamples(NamedTuple):
     The model reads the corresponding mixture of the characters' embeddings (Guo et al., 2021).
 
     Attributes:
-      model: The language model. Its module begins with a single nn.Embed.
+      model: The language model, a `LanguageModel`.
       length: The number of characters.
       alphabet: The characters; their tokens are 1, 2, ...
       vocabulary: The model's number of tokens.
@@ -140,32 +136,10 @@ class TextSamples(NamedTuple):
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
         mixtures = mixtures.at[:, tokens].set(drawn)
-        logits = self._compute_logits(theta, mixtures[:-1])
+        params = self.model.unravel(theta)
+        logits: Any = self.model.module.apply({"params": params}, mixtures[:-1])
         log_likelihoods = mixtures[1:] * jax.nn.log_softmax(logits)
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
-
-    def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
-        """Returns the module's logits, (T, vocabulary), for mixtures of the same shape instead of tokens."""
-
-        def embed_mixtures(
-            call: Callable[..., Any],
-            args: Any,
-            kwargs: Any,
-            context: nn.module.InterceptorContext,
-        ) -> Any:
-            """Returns mixtures of embeddings for the embedding layer, and the usual outputs of other layers.
-
-            Flax calls this function instead of each layer's method `call`.
-            """
-            is_embedding = isinstance(context.module, nn.Embed)
-            if is_embedding and context.method_name == "__call__":
-                return mixtures @ context.module.embedding
-            return call(*args, **kwargs)
-
-        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
-        params = self.model.unravel(theta)
-        with nn.intercept_methods(embed_mixtures):
-            return self.model.module.apply({"params": params}, tokens)
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
         """Draws a text. In this sample, drawn characters have log weight 0, and others have -inf."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.runtime.machine import Progress
+from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife import measured
 from experiments.canife.attacked import STARTS, Attacked, identity
@@ -159,18 +160,23 @@ def _make_sweep(
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
 
-    # Both functions import JAX when they are called, so listing cells does not start it.
+    # The functions import JAX when they are called, so listing cells does not start it.
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns True if all rounds are stored."""
+        return len(measured.read_rounds(held.open(identity(setting)), rounds)) == len(rounds)
+
     def open_cell(out: Path, data: DataSets) -> Store:
+        """Returns the setting's store."""
         from experiments.canife import training
 
-        _, _, store = training.prepare(setting, out, data)
+        _, store = training.prepare(setting, out, data)
         return store
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        from experiments.canife import populations, training
+        """Measures the missing rounds."""
+        from experiments.canife import training
 
-        split = populations.split_clients(setting, data)
-        for _ in training.measure_missing(setting, split, store, rounds):
+        for _ in training.measure_missing(setting, data, store, rounds):
             progress(1)
 
     return Cell(
@@ -179,8 +185,8 @@ def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
         runs=len(rounds),
         # The design takes most of a round's time.
         seconds=len(rounds) * setting.design_steps * _STEP_SECONDS,
-        is_done=lambda held, data: len(measured.read(held, setting, rounds)) == len(rounds),
+        is_done=is_done,
         open=open_cell,
         do=do,
-        request=setting,
+        request=(setting, rounds),
     )

@@ -4,6 +4,7 @@ A measurement designs a canary for the frozen model, simulates mock rounds, and 
 estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,45 +14,39 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
-from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.laws import densities
 from audit.methods import estimate
 from audit.storage.store import Checkpoints, Store
-from audit.tasks.task import Clients
 from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import cohort_law, designed, measured, populations
+from experiments.canife import cohort_law, measured, populations
 from experiments.canife.attacked import Attacked
-from experiments.canife.designed import Designer
+from experiments.canife.designed import compute_penalty
 from experiments.canife.measured import Floats, Measured
-from experiments.canife.populations import Population, Split
+from experiments.canife.populations import Population
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
-_BLOCK = 256  # the number of clients whose updates are computed at once
 _CONFIDENCE = 0.95
 _CHECKPOINTS = "rounds"  # the checkpoints' name in the store
 
 
-def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
-    """Loads a setting's clients and opens its store under the folder `out`.
+def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Store]:
+    """Returns a setting after `settings.fit_to_clients`, and its store under the folder `out`.
 
     Raises InputError if the data cannot be loaded or do not fit the setting.
-
-    Returns:
-      The setting after `settings.fit_to_clients`, the clients, and the store.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, split, measured.open_store(setting, split.train.checksum, out)
+    identity = {**settings.identity(setting), "data_sha256": split.train.checksum}
+    return setting, Store(out, identity, f"canife-{setting.model}")
 
 
 def measure_missing(
-    setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
+    setting: Attacked, data: DataSets, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
@@ -59,20 +54,16 @@ def measure_missing(
     `setting.every` rounds. They share a compiled program, and end just before a round that can be measured.
     Training continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    `setting`, `split` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
+    `setting` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = populations.make_population(setting, split)
-    penalty = getattr(designed, setting.penalty)  # such as `designed.as_run`
-    designer = designed.make_designer(
-        population.samples.loss,
-        partial(penalty, setting.norm_constant, setting.clipping_norm),
-        optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,
-    )
+    if setting.model in settings.IMAGE_MODELS and not setting.clients:
+        # A client with one example takes one step at rate 1, so its update is its gradient.
+        setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
+    population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
@@ -93,7 +84,7 @@ def measure_missing(
         )
         checkpoints.offer(_CHECKPOINTS, trained, state)
         if number in missing:
-            measured_round = _measure(setting, population, designer, theta, number)
+            measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
     checkpoints.clear()
@@ -102,7 +93,6 @@ def measure_missing(
 def _measure(
     setting: Attacked,
     population: Population,
-    designer: Designer,
     theta: Array,
     number: int,
 ) -> Measured:
@@ -110,8 +100,8 @@ def _measure(
 
     All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
-    canary, health = _design_canary(setting, population, designer, theta, number)
-    gradient = designer.gradient(theta, canary)
+    canary, health = _design_canary(setting, population, theta, number)
+    gradient = population.gradient(theta, canary)
     gradient_norm = float(jnp.linalg.norm(gradient))
     require(
         0 < gradient_norm < np.inf,
@@ -120,20 +110,18 @@ def _measure(
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
     # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
-    rate = 1.0 if setting.as_published else population.rate
+    rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(rate * gradient_norm / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / gradient_norm
-    dots = []
-    for updates in _compute_updates(population, theta, train, members):
-        dots.append(np.asarray(updates @ direction, np.float64))
-    client_dots = np.concatenate(dots) / setting.clipping_norm
+    dots = population.updates(theta, train.arrays, members, direction)
+    client_dots = np.asarray(dots, np.float64) / setting.clipping_norm
 
     return Measured(
         number=number,
         clients=train.number,
-        accuracy=population.accuracy(theta),
+        accuracy=float(population.accuracy(theta[None])[0]),
         health=health,
         norm=gradient_norm,
         own=canary_dot,
@@ -182,18 +170,9 @@ def _simulate_attack(
     }
 
 
-def _compute_updates(
-    population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
-) -> Iterator[Array]:
-    """Yields the clipped updates (n, p) of the clients with indices `members`, in blocks of n clients."""
-    for start in range(0, len(members), _BLOCK):
-        yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
-
-
 def _design_canary(
     setting: Attacked,
     population: Population,
-    designer: Designer,
     theta: Array,
     number: int,
 ) -> tuple[Sample, float]:
@@ -216,11 +195,13 @@ def _design_canary(
         features, labels = mock.of(int(pool[chosen]))
         first = population.samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)
-    blocks = _compute_updates(population, theta, mock, pool)
-    updates = jnp.concatenate(list(blocks))
+    updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    result = designer.run(theta, first, updates, setting.design_steps, key)
-    last = result.best if setting.keep_best else result.last
+    # A design takes an extra step, because it returns samples from before its steps.
+    keys = jax.random.split(key, setting.design_steps + 1)
+    last, penalties = population.design(theta, first, updates, keys)
+    is_finite = jnp.isfinite(penalties).all()
+    require(is_finite, "the canary's design diverged: lower `design_rate`")
 
     # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
     # from all keys of the design.
@@ -228,8 +209,9 @@ def _design_canary(
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
     drawn_last = population.samples.draw_text(last, last_key)
-    before = float(designer.penalty(designer.gradient(theta, drawn_first), updates))
-    after = float(designer.penalty(designer.gradient(theta, drawn_last), updates))
+    find_penalty = partial(compute_penalty, setting, updates=updates)
+    before = float(find_penalty(population.gradient(theta, drawn_first)))
+    after = float(find_penalty(population.gradient(theta, drawn_last)))
     health = 0.0  # if the first sample had no penalty to remove
     if before:
         health = (before - after) / before

@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         """Trains the missing runs of all settings."""
         train(settings, runs, store.path.parent, data.clients(setting), progress)
 
-    identity = json.dumps(make_identity(setting))
+    identity = json.dumps(federated_identity(setting))
     return Cell(name, identity, runs, seconds, is_done, open=open_cell, do=do)
 
 
@@ -61,17 +61,13 @@ def final(setting: FederatedSetting) -> FederatedSetting:
     return dataclasses.replace(setting, observe="final")
 
 
-def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, except its clients' checksum."""
-    return federated_identity(setting, "")
-
-
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
     """Returns the store of a setting with these clients, under the root folder `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
-    return Store(out, federated_identity(setting, checksum), f"federated-{setting.model}")
+    identity = {**federated_identity(setting), "data_sha256": checksum}
+    return Store(out, identity, f"federated-{setting.model}")
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
@@ -79,19 +75,20 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
     Returns None if cosines of these runs are missing. Some accuracies may be missing.
     """
-    store = held.open(make_identity(setting))
+    store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):
         return None
-    return FederatedScores(store.load(runs), list_accuracies(read_accuracies(store), runs))
+    return FederatedScores(store.load(runs), read_accuracies(store, runs))
 
 
-def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
-    """Returns the known accuracies of the first runs, in order."""
+def read_accuracies(store: Store, runs: int) -> list[float]:
+    """Returns the stored accuracies of the first runs, in order. Some may be missing."""
+    by_run = _read_by_run(store)
     numbers = map(str, range(runs))
     return [by_run[number] for number in numbers if number in by_run]
 
 
-def read_accuracies(store: Store) -> dict[str, float]:
+def _read_by_run(store: Store) -> dict[str, float]:
     """Returns the stored accuracies, keyed by the run's number as text."""
     answer = read_answer(store) or {}
     return dict(answer.get(_ACCURACIES, {}))
@@ -100,7 +97,7 @@ def read_accuracies(store: Store) -> dict[str, float]:
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
     """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
-        by_run = read_accuracies(store)
+        by_run = _read_by_run(store)
         for run, accuracy in enumerate(accuracies, first):
             by_run[str(run)] = float(accuracy)
         write_answer(store, {_ACCURACIES: by_run})
@@ -112,8 +109,8 @@ def train(
     out: Path,
     federation: Federation,
     progress: Progress,
-) -> list[Scores]:
-    """Trains runs that are missing in the settings' stores, and returns the scores of each setting's runs.
+) -> None:
+    """Trains runs that are missing in the settings' stores.
 
     The settings differ only in the adversary's observations, so one training run gives scores for all of
     them. The function trains the runs that are missing in the first store, and adds their scores to all
@@ -146,9 +143,6 @@ def train(
             _add_accuracies(store, midway.first, accuracies)
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
-    scores = []
     for i, (game, store) in enumerate(pairs):
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
-        trained = games.train(game, store, runs, progress=progress, watch=watch_chunk)
-        scores.append(trained.scores)
-    return scores
+        games.train(game, store, runs, progress=progress, watch=watch_chunk)

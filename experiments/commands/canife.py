@@ -3,8 +3,10 @@
     ./run.sh canife                                  two layers, Fashion-MNIST, one epoch
     ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example per client
     ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
-    ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
     ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
+
+With --model=character_lstm, clients are Shakespeare's roles, and canaries are texts (for the other flags, see
+experiments/canife/README.md).
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """
@@ -13,8 +15,8 @@ from absl import flags
 
 from audit.commands import cli
 from audit.runtime import machine
+from audit.settings.fields import require_fields
 from audit.storage.store import hold
-from experiments.canife import attacked
 from experiments.canife.attacked import Attacked
 from experiments.cells.cell import DataSets
 from models.catalogue import federated_task
@@ -33,10 +35,8 @@ cli.define_out("Folder for results.")
 
 def main() -> None:
     """Measures the missing rounds, then prints and writes the results of all rounds."""
-    # Fields that the user does not set get the model's defaults.
-    values = cli.values(Attacked)
-    given = [name for name in values if FLAGS[name].present]
-    setting = attacked.resolve_setting(values, given)
+    setting = Attacked(**cli.values(Attacked))
+    require_fields(setting)
     # --data replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
@@ -44,18 +44,18 @@ def main() -> None:
     from audit.report import style
     from experiments.canife import curves, figures, measured, training
 
-    setting, split, store = training.prepare(setting, out, data)
+    setting, store = training.prepare(setting, out, data)
     numbers = setting.measured()
     with hold(store.path):
         missing = len(numbers) - len(measured.read_rounds(store, numbers))
         with machine.bar(missing, lambda: "measuring", "rounds") as progress:
-            for _ in training.measure_missing(setting, split, store, numbers):
+            for _ in training.measure_missing(setting, data, store, numbers):
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)
     is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
-    figure = figures.training_figure(setting, stored[-1], frame)
+    figure = figures.training_figure(setting, frame)
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
     if isinstance(stored[0].canary, str):  # only texts are printed, not images
         shown.insert(1, curves.show_texts(stored))

@@ -46,7 +46,7 @@ def main() -> None:
     from audit.report import federated_table
     from audit.storage.store import count_runs
     from audit.training import build_federated
-    from experiments.cells.federated import list_accuracies, open_store, read_accuracies, train
+    from experiments.cells.federated import open_store, read_accuracies, train
 
     task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
@@ -58,22 +58,21 @@ def main() -> None:
     of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
-        (scores,) = train([setting], runs, out, federation, progress)
+        train([setting], runs, out, federation, progress)
+    scores = store.load(runs)
 
-    claim = DpSgd(setting.noise_multiplier, setting.repetitions)
+    claim = DpSgd(*of_canary)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters
     each = conclude_each_run(
         scores, dimension, law_holds=sees_final_model, level=level, claim=claim
     )
-    by_run = read_accuracies(store)
-    accuracies = list_accuracies(by_run, runs)
+    accuracies = read_accuracies(store, runs)
     together = conclude_together(scores, level, claim)
     audit = federated_table.FederatedAudit(each, of_canary, of_client, accuracies, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,
-        "accuracy": by_run,
         "out": str(store.path),
     }
     text = federated_table.federated_json(audit, circumstances)

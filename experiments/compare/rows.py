@@ -123,14 +123,14 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     and adds up the squares of mu.
     """
     begin = time.perf_counter()
-    attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
+    attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
     # The generator measures rounds as `list` consumes it.
-    new_rounds = list(canife_training.measure_missing(attacked, split, store, numbers))
+    new_rounds = list(canife_training.measure_missing(attacked, place.data, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
     sum_of_squares = 0.0  # of the mu of all rounds
-    counts = rounds.forward(numbers, total=attacked.rounds)
+    counts = rounds.count_rounds(numbers, attacked.rounds)
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)

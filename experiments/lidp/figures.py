@@ -13,12 +13,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from audit.claims.accounting import Composition, participant_upper_bound
 from audit.conclusions import concluded
 from audit.evidence.canaries import Design, make_sets
 from audit.laws import conversions
 from audit.methods import lifted
+from audit.methods.lifted import LIFTED
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, UPPER, VERMILION
 from audit.report.table import at_least
 from audit.settings.setting import identity
@@ -26,10 +28,10 @@ from audit.storage.store import Scores
 from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
-from experiments.lidp.mechanism_audit import LIFTED, MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
+from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 # By (attack, panel): the scores by the number of canaries in a run.
@@ -85,69 +87,56 @@ gain: runs with one canary (order 1) divided by runs with several canaries, at
 mean: harmonic mean over entries with positive bounds on both sides"""
 
 
-def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
-    """Compares bounds from runs with one canary and from runs with several, for an entry of Table 1.
+def compare_over_runs(
+    by_canaries: Mapping[int, Scores], canaries: int, methods: Sequence[str], levels: Level
+) -> pd.DataFrame:
+    """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    Args:
-      by_canaries: The scores by the number of canaries in a run: 1, and a number of at least 4. Both kinds
-        have the same number of runs.
-      levels: The delta and confidence of the bounds.
-
-    Returns:
-      A record with the largest epsilon over all numbers of runs: `epsilon_1` with one canary and order 1,
-      `epsilon_2` and `epsilon_4` with several canaries and orders 2 and 4. `gain_2` and `gain_4` are the
-      ratios of runs for these orders (`compute_gain`).
-    """
-    runs = choose_numbers_of_runs(len(by_canaries[1].scores))
-    single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    record: Record = {"epsilon_1": max(single_curve)}
-    several = by_canaries[max(by_canaries)]
-    for order in (2, 4):
-        curve = compute_curve(f"wilson_{order}", several, runs, levels)
-        record[f"epsilon_{order}"] = max(curve)
-        record[f"gain_{order}"] = compute_gain(runs, single_curve, curve)
-    return record
-
-
-def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
-
-    Over n, bounds use parts of the runs. Their K is the stored number above 1 closest to the square root of
-    the total number of runs, as in Figure 3. Over K, bounds use all runs.
+    Columns are `x` (the value of n), a bound of each method, and `single`, the order-1 bound from runs with
+    one canary, if they are stored.
 
     Args:
       by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
+      canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
+      methods: Keys of _METHODS.
       levels: The delta and confidence of the bounds.
+    """
+    runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
+    bounds = pd.DataFrame({"x": runs})
+    for method in methods:
+        bounds[method] = compute_curve(method, by_canaries[canaries], runs, levels)
+    if 1 in by_canaries:
+        bounds["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
+    return bounds
+
+
+def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
+    """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
+
+    Over n, bounds use parts of the runs (`compare_over_runs`). Their K is the stored number above 1 closest
+    to the square root of the total number of runs, as in Figure 3. Over K, bounds use all runs. The arguments
+    are those of `compare_over_runs`.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
-      `_compute_bounds`. Over n, `single` is the order-1 bound with one canary.
+      the methods that accept this number of canaries.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
-    runs = choose_numbers_of_runs(all_runs)
     several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other is stored
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
-    over_runs = _compute_bounds(by_canaries[nearest], runs, levels)
-    if 1 in by_canaries:
-        over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    over_runs = over_runs.assign(over="n", canaries=nearest, x=runs)
-    records: list[Record] = over_runs.to_dict("records")
+    over_runs = compare_over_runs(by_canaries, nearest, _list_methods(nearest), levels)
+    records: list[Record] = over_runs.assign(over="n", canaries=nearest).to_dict("records")
     for canaries, scores in sorted(by_canaries.items()):
-        bounds = _compute_bounds(scores, [all_runs], levels)
-        records += bounds.assign(over="K", canaries=canaries, x=canaries).to_dict("records")
+        record: Record = {"over": "K", "canaries": canaries, "x": canaries}
+        for method in _list_methods(canaries):
+            (record[method],) = compute_curve(method, scores, [all_runs], levels)
+        records.append(record)
     return records
 
 
-def _compute_bounds(scores: Scores, runs: Sequence[int], levels: Level) -> pd.DataFrame:
-    """Returns a row of lower bounds on epsilon for each number of runs (see `compute_curve`).
-
-    Columns are those of _METHODS that accept the number of canaries in a run.
-    """
-    bounds = pd.DataFrame(index=range(len(runs)))
-    for method in _METHODS:
-        if scores.scores.shape[1] >= _find_method(method).canaries:  # the smallest valid number
-            bounds[method] = compute_curve(method, scores, runs, levels)
-    return bounds
+def _list_methods(canaries: int) -> list[str]:
+    """Returns the keys of _METHODS that accept this number of canaries in a run."""
+    return [method for method in _METHODS if _find_method(method).canaries <= canaries]
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
@@ -188,15 +177,13 @@ def _find_method(name: str) -> lifted.CanaryMethod:
     return lifted.METHODS[name.replace("wilson", "lidp_wilson")]
 
 
-def compute_gain(
-    runs: Sequence[int], single: Sequence[float], several: Sequence[float]
-) -> float | None:
+def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the ratio of runs needed with one canary to runs needed with several, for an epsilon.
 
     This epsilon is the largest that both reach. `single` and `several` are the epsilons for each number of
     `runs`. Returns None if one of them is always 0.
     """
-    level = min(max(single), max(several))
+    level = min(np.max(single), np.max(several))
     if level <= 0:
         return None
     return _interpolate_runs(runs, single, level) / _interpolate_runs(runs, several, level)
@@ -219,7 +206,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     return make_sets(drawn_inserted[:, None], drawn_fresh[:, None])  # one canary in a run
 
 
-def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
+def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
     Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the number of runs.
@@ -232,7 +219,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
     around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it if any
-    return math.exp(np.interp(level, highest[around], np.log(runs[around])))
+    return math.exp(np.interp(level, highest[around], np.log(runs)[around]))
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -262,10 +249,10 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
 
     The record has the `panel`, its `heading`, the audit's fields, and the one on the horizontal axis as `x`.
     For each method, it has the mean epsilon over seeds under the method's name, the standard deviation
-    (`_deviation`), the mean's standard error (`_error`), and mean and deviation as text (`_shown`). `gain_2`
-    and `gain_4` are the means of orders 2 and 4 minus that of order 1. `exact` is the mechanism's epsilon,
-    and `window` is the largest that the paper's thresholds can show (Errata L2). `answer`, the stored result
-    of `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
+    (`_deviation`), and the mean's standard error (`_error`). `gain_2` and `gain_4` are the means of orders 2
+    and 4 minus that of order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the
+    paper's thresholds can show (Errata L2). `answer`, the stored result of
+    `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -282,13 +269,11 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
         **answer,
     }
     for method, epsilons in answer["epsilons"].items():
-        mean = np.mean(epsilons)
         deviation = np.std(epsilons)
         record |= {
-            method: mean,
+            method: np.mean(epsilons),
             f"{method}_deviation": deviation,
             f"{method}_error": deviation / np.sqrt(len(epsilons)),
-            f"{method}_shown": f"{mean:.3f} ({deviation:.3f})",
         }
     for order in (2, 4):
         if f"wilson_{order}" in record:
@@ -311,15 +296,23 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of Table 1, and the number of missing audits.
 
-    A record needs two stored audits: with one canary in a run, and with several. Its `heading` is empty,
-    because the table has no sections.
+    A record needs two stored audits: with one canary in a run, and with several. It has the largest epsilons
+    over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with several), and the
+    ratios of runs `gain_2` and `gain_4` (`compute_gain`).
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
         if len(by_canaries) > 1:
-            entry = {"heading": "", "entry": f"{attack}, {panel}"}
-            records.append(entry | compare_with_single(by_canaries, evidence.levels))
+            several = max(by_canaries)
+            curves = compare_over_runs(
+                by_canaries, several, ["wilson_2", "wilson_4"], evidence.levels
+            )
+            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}
+            for order in (2, 4):
+                curve = curves[f"wilson_{order}"]
+                record[f"gain_{order}"] = compute_gain(curves["x"], curves["single"], curve)
+            records.append(record)
     return records, missing
 
 
@@ -439,8 +432,7 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 3: each method's mean epsilon and standard deviation over seeds."""
     columns = list(_AUDIT)
     for method, (label, *_) in _METHODS.items():
-        columns.append(text_field(f"{method}_shown", label, width=15))
-        columns += [field(method), field(f"{method}_deviation")]
+        columns += mean_fields(method, label, decimals=3, width=15)
     return _make_table(title, columns, records, [_RULE, _NOTES])
 
 
@@ -460,10 +452,10 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
-    """Returns Table 1 from records of `compare_with_single`, with the harmonic means of gains below."""
+    """Returns Table 1 from records of `_read_gains`, with the harmonic means of gains below."""
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
-    for order, head in ((1, "K = 1"), (2, "2"), (4, "4")):
-        columns.append(field(f"epsilon_{order}", head, _show_bound, width=7, none="-"))
+    for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
+        columns.append(field(name, head, _show_bound, width=7))
     means = f"{'mean':<65}"  # the line below the columns of gains, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
@@ -472,7 +464,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
         if gains:
             mean = f"{statistics.harmonic_mean(gains):.2f}"
         means += f"{mean:>7}"
-    return _make_table(title, columns, records, [means, _RULE, _NOTE_ON_GAINS])
+    return own_table(title, columns, records, [means, _RULE, _NOTE_ON_GAINS])
 
 
 def make_bounds_table(title: str, records: Records) -> OwnTable:

@@ -22,9 +22,10 @@ from audit.methods import lifted
 from audit.runtime.machine import Progress
 from audit.runtime.processes import in_order
 from audit.written import Level
-from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 
 ORDERS = (1, 2, 4)
+TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
 _MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices of a block of runs
 _NUM_THRESHOLDS = 500  # as in the paper's code
 _QUANTILE = 0.1  # the fraction of scores outside each end of the window of thresholds
@@ -60,14 +61,15 @@ def _audit_seed(
     """Returns one seed's lower bound on epsilon by each method, and the gaps between moments.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
-    intervals. LIFTED chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
+    intervals. `lifted` chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
     epsilons = {}
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
-    epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
+    lifted_method = lifted.METHODS[lifted.LIFTED]
+    epsilons[lifted.LIFTED] = lifted_method.bound(design, *levels).epsilon
     # A single canary has no order 2 and no gaps, so its threshold does not matter.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 # sigma^2 for each of the paper's epsilons, by RDP accounting at delta = 1e-5 (Errata L4).
 SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
-LIFTED = "lifted"  # the name of a method that chooses its threshold using some of its runs
-TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
 
 
 class MechanismAudit(NamedTuple):

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from audit.adversaries.base import AdversaryFields
@@ -168,11 +168,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     mechanisms = _list_mechanisms(size)
     # A request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
-    one_or_several = (1, size.canaries)
-    in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
-    table = _make_audits(in_table, size.runs)
-    figure = _make_audits(in_figure, size.runs)
+    table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
+    figure = _make_audits(size.trainings[:1], (size.epsilon,), size.series, size.runs)
     all_sweeps = [
         Sweep("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d", mechanisms),
         Sweep("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation", not_over_runs),
@@ -237,13 +234,19 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     )
 
 
-def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:
-    """Returns the cells that audit trained models, with `runs` runs each.
+def _make_audits(
+    trainings: Sequence[Training], epsilons: Sequence[int], numbers: Sequence[int], runs: int
+) -> list[Cell]:
+    """Returns the cells that audit trained models by each attack.
 
-    Each of `places` is a training, an attack (a key of ATTACKS), the claimed epsilon (one of EPSILONS), and
-    the number of canaries in a run.
+    Args:
+      trainings: How the models are trained.
+      epsilons: The claimed epsilons, some of EPSILONS.
+      numbers: The numbers of canaries in a run.
+      runs: The number of runs of a cell.
     """
     cells = []
+    places = itertools.product(trainings, ATTACKS, epsilons, numbers)
     for training, attack, epsilon, canaries in places:
         adversary = ATTACKS[attack]
         if attack == _POISONED_DATA and canaries > 1:

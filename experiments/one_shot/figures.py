@@ -49,7 +49,7 @@ from experiments.one_shot.sweep import (
 )
 from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, Records, field, own_table, text_field
+from experiments.sweeps.records import Record, Records, field, mean_fields, own_table
 from experiments.sweeps.sweep import Drawn, OwnTable
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
@@ -120,9 +120,9 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of FITTED, it has
-    the mean estimate (`<method>`), the standard deviation over simulations (`<method>_deviation`), and both
-    as text (`<method>_shown`). If the paper's Table 1 has this sigma and dimension, the record also has the
-    paper's values as text (`paper`).
+    the mean estimate (`<method>`) and the standard deviation over simulations (`<method>_deviation`). If the
+    paper's Table 1 has this sigma and dimension, the record also has the paper's `paper` and
+    `paper_deviation`.
     """
     records = []
     for dimension in plan.dimensions:
@@ -141,9 +141,9 @@ def simulate(plan: Simulations) -> list[Record]:
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[method] = epsilons.mean()
                 record[f"{method}_deviation"] = epsilons.std()
-                record[f"{method}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
             if (sigma, dimension) in TABLE_1.index:
-                record["paper"] = _show_pair(*TABLE_1.loc[sigma, dimension])
+                mean, deviation = TABLE_1.loc[sigma, dimension]
+                record |= {"paper": mean, "paper_deviation": deviation}
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
@@ -460,13 +460,12 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         field("dimension", "d", ",.0e", 9),
         field("canaries", "k", width=6),
         field("exact", "exact", ".3f", 7),
-        text_field("paper", "paper", 15),
-        text_field(f"{ONE_SHOT_EQUAL_VARIANCE}_shown", "equal variance", 15),
-        text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
+        *mean_fields("paper", "paper", width=15),
+        *mean_fields(ONE_SHOT_EQUAL_VARIANCE, "equal variance", width=15),
+        *mean_fields(ONE_SHOT_FITTED, "fitted", width=15),
     ]
     floor_columns = [field("canaries", "canaries", ",", 8)]
     for method in FITTED:
-        columns += [field(method), field(f"{method}_deviation")]
         head = method.removeprefix("one_shot_").replace("_", " ")
         floor_columns.append(field(method, head, width=18))
     floors = []

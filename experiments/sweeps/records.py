@@ -1,5 +1,6 @@
 """Tables of records. A record is a row: it maps names of fields to values. A column shows one field."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +32,24 @@ def field(
     return Column(name, lambda record: record.get(name), head, show, width, **options)
 
 
-def text_field(name: str, head: str, width: int) -> Column:
-    """Returns a column of this width that appears only in text, not in CSV."""
-    return field(name, head, width=width)._replace(key=None)
+def mean_fields(name: str, head: str, decimals: int = 2, width: int = 0) -> list[Column]:
+    """Returns the columns of a mean and its standard deviation, the fields `name` and `<name>_deviation`.
+
+    In text they are a single column, as in "1.23 (0.45)". It omits an unknown deviation, None or NaN.
+    """
+    deviation_name = f"{name}_deviation"
+
+    def show(record: Record) -> str:
+        """Formats a record's mean and deviation."""
+        mean = record.get(name)
+        deviation = record.get(deviation_name)
+        if mean is None:
+            return ""
+        if deviation is None or math.isnan(deviation):
+            return f"{mean:,.{decimals}f}"
+        return f"{mean:,.{decimals}f} ({deviation:,.{decimals}f})"
+
+    return [Column(value=show, head=head, width=width), field(name), field(deviation_name)]
 
 
 def own_table(

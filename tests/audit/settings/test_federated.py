@@ -64,7 +64,7 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
     assert federated.noise(changed(quantile=0.5, noise_multiplier=0.0)) == (0.0, 0.0, 0.2)
     with pytest.raises(InputError, match="raise `cohort`"):
         federated.noise(changed(quantile=0.5, cohort=4))
-    identity = federated.federated_identity(changed(quantile=0.5), "abc")
+    identity = federated.federated_identity(changed(quantile=0.5))
     assert identity == {
         "experiment": "federated",
         **{
@@ -72,7 +72,6 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
             **SIZES,
             "noise_multiplier": 0.5,
             "quantile": 0.5,
-            "data_sha256": "abc",
         },
     }
 
@@ -85,7 +84,7 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     participation = build_federated.rounds(setting, clients)
     looks = []
     played = build_federated.build(setting, clients, participation)._replace(segment_steps=2)
-    store = Store(tmp_path, federated.federated_identity(setting, "abc"))
+    store = Store(tmp_path, federated.federated_identity(setting))
     scores = game.train(played, store, 1, watch=looks.append).scores
     assert [look.steps for look in looks] == [2, 4, 6]
     accuracy = build_federated.accuracy(setting, clients, None)(looks[-1].thetas)

@@ -79,9 +79,10 @@ def test_a_training_run_on_texts_is_measured_and_stored(plays, tmp_path):
         model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
         design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
     )  # fmt: skip
-    fitted, split, store = training.prepare(setting, tmp_path, plays)
+    split = populations.split_clients(setting, plays)
+    fitted, store = training.prepare(setting, tmp_path, plays)
     assert (split.train.number, split.mock.number, fitted.pool) == (18, 2, 2)
-    first, last = training.measure_missing(fitted, split, store, [1, 2])
+    first, last = training.measure_missing(fitted, plays, store, [1, 2])
     (again,) = measured.read_rounds(store, [1])
     assert again.canary == first.canary and len(first.canary) == LENGTH + 1
     assert first.health > 0.5

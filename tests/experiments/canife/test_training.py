@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.errors import InputError
 from audit.laws import conversions, densities
 from audit.report import style
 from audit.storage.store import Checkpoints, hold
@@ -12,6 +14,7 @@ from experiments.canife import cohort_law, curves, figures, populations, rounds,
 from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.rounds import Charge
+from experiments.canife.samples import ImageSamples, Sample
 from experiments.cells.cell import DataSets
 
 SMALL = Attacked(
@@ -27,9 +30,9 @@ def data(image_file):
 
 def measure(setting, data, folder):
     """Measures the missing rounds of a setting, and returns its store and these rounds."""
-    setting, split, store = training.prepare(setting, folder, data)
+    setting, store = training.prepare(setting, folder, data)
     with hold(store.path):
-        return store, list(training.measure_missing(setting, split, store, setting.measured()))
+        return store, list(training.measure_missing(setting, data, store, setting.measured()))
 
 
 def contents(store):
@@ -62,8 +65,8 @@ def test_a_killed_training_run_continues_with_the_same_bits(
 ):
     """With a checkpoint after every round, and without checkpoints."""
     monkeypatch.setattr(training, "Checkpoints", lambda folder: Checkpoints(folder, seconds))
-    setting, split, again = training.prepare(SMALL, tmp_path, data)
-    missing = training.measure_missing(setting, split, again, [3, 5])
+    setting, again = training.prepare(SMALL, tmp_path, data)
+    missing = training.measure_missing(setting, data, again, [3, 5])
     next(missing)
     missing.close()  # after one round
     assert again.checkpoints.exists() == (seconds == 0)
@@ -78,20 +81,28 @@ def test_stored_rounds_are_read_shown_and_drawn(whole):
     stored = stored_rounds.read_rounds(whole[0], [1, 3, 5])
     for before, after in zip(whole[1], stored, strict=True):
         np.testing.assert_equal(after._asdict(), before._asdict())
-    frame = curves.compose(SMALL, curves.summarize(SMALL, stored), backward=True)
+    frame = curves.compose(SMALL, curves.summarize(SMALL, stored), is_backward=True)
     last = frame.iloc[-1]
     assert last["charged_to"] == 5
     assert last["training_law"] < last["accountant"]
     assert last["training_lower"] <= last["training"] <= last["training_upper"]
-    totals = curves.show_totals(SMALL, frame, backward=True)
+    totals = curves.show_totals(SMALL, frame, is_backward=True)
     rounded_down = curves.show_rounds(SMALL, frame.assign(proven=1.9996))
     assert " 1.99\n" in rounded_down
     assert max(map(len, f"{rounded_down}\n{totals}".splitlines())) <= 80
-    assert style.png(figures.training_figure(SMALL, stored[-1], frame)).startswith(b"\x89PNG")
+    assert style.png(figures.training_figure(SMALL, frame)).startswith(b"\x89PNG")
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released
     charges = [Charge(0.5, 8 / 200, 5), Charge(0.5, 8 / 40, 3 * SMALL.scores)]
     assert released == pytest.approx(rounds.composed(charges, SMALL.delta), abs=0.006)
+
+
+@pytest.mark.slow
+def test_a_design_that_diverges_raises_an_error(data, tmp_path, monkeypatch):
+    first = Sample(jnp.full((28, 28), jnp.nan), jnp.zeros(10))
+    monkeypatch.setattr(ImageSamples, "draw", lambda samples, rng: first)
+    with pytest.raises(InputError, match="design_rate"):
+        measure(dataclasses.replace(SMALL, rounds=1), data, tmp_path)
 
 
 @pytest.mark.slow
@@ -106,7 +117,7 @@ def test_as_published_the_canary_replaces_a_client(data, tmp_path, sigma):
     if not sigma:  # every epsilon is infinite
         frame = curves.compose(setting, curves.summarize(setting, [one]))
         assert one.exact == frame["perfect"].item() == frame["accountant"].item() == np.inf
-        assert style.png(figures.training_figure(setting, one, frame))
+        assert style.png(figures.training_figure(setting, frame))
         return
     pair = cohort_law.score_densities(one.known, 8, sigma, one.own, replaces=True)
     assert one.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))

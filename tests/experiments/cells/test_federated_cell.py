@@ -50,7 +50,9 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     place, final = Workplace(tmp_path, data), federated.final(SETTING)
     do_all([cell()], place)
     before = kept(tmp_path, SETTING).scores.scores
-    for path in index.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
+    for path in (
+        index.holdings(tmp_path).open(federated.federated_identity(final)).path.glob("scores_*")
+    ):
         path.unlink()
     assert kept(tmp_path, final) is None and find_missing([cell()], place)
     assert do_all([cell()], place).completed == ["a cell"]

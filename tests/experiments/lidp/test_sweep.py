@@ -16,13 +16,14 @@ from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.lidp import figures, sweep
 from experiments.lidp.gaussian_mechanism import (
+    TUNING_SEED,
     choose_thresholds,
     find_epsilons,
     moment_gaps,
     simulate,
     window_limit,
 )
-from experiments.lidp.mechanism_audit import TUNING_SEED, MechanismAudit
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
