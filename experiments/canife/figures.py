@@ -1,8 +1,9 @@
-"""Draws a measured training run (Figures 1 and 3) and the sweeps (Figures 5a, 5b, 8a and 8c)."""
+"""Draws a measured training run (Figures 1, 3 and 4) and the sweeps (Figures 5a, 5b, 8a and 8c)."""
 
 import itertools
 from functools import partial
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,11 +13,32 @@ from matplotlib.ticker import MaxNLocator
 from audit.report import style
 from experiments.canife import curves, measured
 from experiments.canife.attacked import PENALTIES, Attacked, identity
+from experiments.canife.measured import Measured
 from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn
 
+# The columns of a frame of rounds (`curves`) that a panel draws against the round, by the panel's title.
+_OVER_ROUNDS = {
+    "epsilon of the training": [
+        "accountant",
+        "training_law",
+        "training",
+        "training_lower",
+        "training_upper",
+    ],
+    "epsilon of one round": [
+        "perfect",
+        "law",
+        "proven",
+        "law_then",
+        "published",
+        "lower",
+        "upper",
+    ],
+    "health and accuracy": ["health", "attack", "test"],
+}
 # Maps the column of a panel's solid curves to its title and the column of its dashed curves, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
@@ -48,14 +70,35 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 
-def training_figure(setting: Attacked, frame: pd.DataFrame) -> Figure:
-    """Draws the panels of `ablation_figure` for a single training run.
+def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
+    """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
 
-    `frame` has all measured rounds (`curves.compose`).
+    The scores are from the round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values
+    are left out.
     """
-    title = f"cohorts of {setting.cohort:,}, noise multiplier {setting.noise_multiplier:g}"
-    sweep = AblationSweep("canife", title, cells=(), curve="model", x=ROUND)
-    return ablation_figure(sweep, frame.assign(curve=setting.model, x=frame[ROUND]))
+    finite = frame.replace(np.inf, np.nan).set_index(ROUND)
+    with plt.rc_context(style.STYLE):
+        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
+            finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        *_, fractions, histogram = axes.flat  # the last two of the four panels
+        fractions.set_ylim(0, 1.05)
+        histogram.set_title(f"scores / C of round {last.number}")
+        histogram.hist(
+            [last.scores_in, last.scores_out],
+            bins=24,
+            color=[style.IN, style.OUT],
+            label=["with the canary", "without"],
+        )
+        for panel in axes.flat:
+            panel.legend(fontsize=7)
+        figure.suptitle(
+            f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
+            f"{setting.noise_multiplier:g}, clipping norm {setting.clipping_norm:g}, seed {setting.seed}",
+            fontsize=9,
+        )
+    return figure
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
@@ -77,11 +120,11 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    Error bars show the standard deviation of `solid` over seeds, if the frame has it. `x` is the name of the
-    quantity on the horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
+    Error bars show the standard deviation of `solid` over seeds. `x` is the name of the quantity on the
+    horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
-    frame[solid].plot(yerr=frame.get(f"{solid}_deviation"), marker="o", ms=4, **looks)
+    frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
     if dashed:
         # Matplotlib leaves names that begin with an underscore out of the legend.
         frame[dashed].add_prefix("_").plot(style="--", **looks)

@@ -55,7 +55,7 @@ def main() -> None:
     stored = measured.read_rounds(store, numbers)
     is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
-    figure = figures.training_figure(setting, frame)
+    figure = figures.training_figure(setting, stored[-1], frame)
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
     if isinstance(stored[0].canary, str):  # only texts are printed, not images
         shown.insert(1, curves.show_texts(stored))

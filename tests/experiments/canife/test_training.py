@@ -90,7 +90,7 @@ def test_stored_rounds_are_read_shown_and_drawn(whole):
     rounded_down = curves.show_rounds(SMALL, frame.assign(proven=1.9996))
     assert " 1.99\n" in rounded_down
     assert max(map(len, f"{rounded_down}\n{totals}".splitlines())) <= 80
-    assert style.png(figures.training_figure(SMALL, frame)).startswith(b"\x89PNG")
+    assert style.png(figures.training_figure(SMALL, stored[-1], frame)).startswith(b"\x89PNG")
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released
     charges = [Charge(0.5, 8 / 200, 5), Charge(0.5, 8 / 40, 3 * SMALL.scores)]
@@ -117,7 +117,7 @@ def test_as_published_the_canary_replaces_a_client(data, tmp_path, sigma):
     if not sigma:  # every epsilon is infinite
         frame = curves.compose(setting, curves.summarize(setting, [one]))
         assert one.exact == frame["perfect"].item() == frame["accountant"].item() == np.inf
-        assert style.png(figures.training_figure(setting, frame))
+        assert style.png(figures.training_figure(setting, one, frame))
         return
     pair = cohort_law.score_densities(one.known, 8, sigma, one.own, replaces=True)
     assert one.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
