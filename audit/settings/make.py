@@ -296,15 +296,10 @@ def open_store(
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
     """
-    config = _make_config(setting, dataset, experiment, model)
+    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    if model is not None:
+        config[_MODEL] = model
     return Store(out, config, _describe_in_words(setting, experiment))
-
-
-def find_store(
-    out: Path, setting: Setting, dataset: Dataset, model: str | None = None
-) -> Store | None:
-    """Returns the store that `open_store` would open, or None if it does not exist."""
-    return Store.find(out, _make_config(setting, dataset, "audit", model))
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
@@ -324,13 +319,3 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
     if setting.seed:
         words.append(f"seed{setting.seed}")
     return "-".join(words)
-
-
-def _make_config(
-    setting: Setting, dataset: Dataset, experiment: str, model: str | None
-) -> dict[str, Any]:
-    """Returns the content of a store's config: the setting's identity, and checksums."""
-    config = {**identity(setting, experiment), _DATA: dataset.checksum}
-    if model is not None:
-        config[_MODEL] = model
-    return config

@@ -19,7 +19,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,13 +112,6 @@ class Store:
         require(is_same, f"{self.path / CONFIG} {_MISNAMED}")
 
     @classmethod
-    def find(cls, root: Path, setting: dict[str, Any]) -> "Store | None":
-        """Returns the store of a setting under `root`; None if it does not exist."""
-        if _find_folder(root, _compute_hash(_write_canonical(setting))) is None:
-            return None
-        return cls(root, setting)
-
-    @classmethod
     def at(cls, folder: Path) -> "Store":
         """Returns the store in an existing folder.
 
@@ -198,11 +191,8 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of stored runs before the first missing one."""
-        held = 0
-        for first, stop in sorted(self._read_chunks()):
-            if first <= held:
-                held = max(held, stop)
-        return held
+        first_gap, *_ = self.missing(sys.maxsize)
+        return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
         """Returns the arrays of an .npz file by name, or None if the file is missing or unusable.
@@ -340,9 +330,6 @@ def hold(folder: Path) -> Iterator[None]:
 
 _MIN_TRAINING_RATIO = 49  # of training time to writing time; writing then takes at most 2%
 
-# (segments done, states) -> False if the states cannot be those after this number of segments
-Fits = Callable[[int, Any], bool]
-
 
 class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
@@ -362,14 +349,11 @@ class Checkpoints:
         self._due = time.monotonic() + seconds
         self._has_failed = False
 
-    def resume(
-        self, chunk: str, states: Any, fits: Fits = lambda done, states: True
-    ) -> tuple[int, Any]:
+    def resume(self, chunk: str, states: Any) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
         If there is none, it returns 0 and the argument `states`, the states before the first segment.
-        Checkpoints are renamed and reported if they are damaged, have other shapes or types, or if `fits`
-        rejects them.
+        Checkpoints are renamed and reported if they are damaged or have other shapes or types.
         """
         import jax  # readers of a store may not have JAX
 
@@ -380,9 +364,7 @@ class Checkpoints:
                     leaves = list(file.values())
                 types = [(leaf.shape, leaf.dtype) for leaf in leaves]
                 if types == [(leaf.shape, leaf.dtype) for leaf in expected]:
-                    stored = jax.tree.unflatten(structure, leaves)
-                    if fits(done, stored):
-                        return done, stored
+                    return done, jax.tree.unflatten(structure, leaves)
             files.set_aside(path, "its steps are trained again")
         return 0, states
 

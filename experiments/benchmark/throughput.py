@@ -228,7 +228,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
-    chunks = game.play(audited, [(0, _ENDLESS_RUNS)], chunk_size)
+    chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
         """Trains the next chunk of runs."""

@@ -134,7 +134,7 @@ def _many_small_runs(runs, sigma, observe):
         base.Schedule(jnp.asarray(members), jnp.asarray(mask)),
         seed=1,
     )
-    (scores,) = game.play(played, [(0, runs)], runs)
+    (scores,) = game.Player(played, runs).play_all([(0, runs)])
     return scores
 
 
