@@ -20,8 +20,8 @@ from audit.tasks.task import (
     FederatedTask,
     Federation,
     MakeModel,
-    Sources,
     Task,
+    UserFile,
 )
 from models.data import tables
 from models.data.clients import dirichlet, one_each, read_clients, select
@@ -97,26 +97,26 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     return make
 
 
-def _load_features(sources: Sources) -> Dataset:
+def _load_features(user_file: UserFile) -> Dataset:
     """Loads the features that a frozen MobileNetV2 computes from CIFAR-10's images."""
     # The module starts JAX.
     from models.mobilenet import load_features
 
-    return load_features(sources)
+    return load_features(user_file)
 
 
-def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
+def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Federation:
     """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
-    dataset, test = load_images(recipe, sources)
+    dataset, test = load_images(recipe, user_file)
     clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
     return Federation(clients, test)
 
 
-def _load_roles(setting: Dealing, sources: Sources) -> Federation:
+def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
     """Loads Shakespeare's `setting.clients` largest roles as clients; 0 means all roles."""
-    roles = load_shakespeare(sources)
+    roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
@@ -151,7 +151,7 @@ _TWO_LAYER_CURVATURE = Curved(
 def _describe(
     recipe: Recipe,
     label: str,
-    load: Callable[[Sources], Dataset],
+    load: Callable[[UserFile], Dataset],
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:

@@ -19,7 +19,6 @@ from audit.settings import make
 from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
 from audit.storage import files
-from audit.tasks.task import Sources
 from audit.written import Level, printable
 
 # The functions that define a flag, by the type of its values.
@@ -270,11 +269,6 @@ def define_sources() -> None:
     flags.DEFINE_string(
         "data", None, "Local data file or prepared TFDS folder, used instead of downloading."
     )
-
-
-def sources() -> Sources:
-    """Returns the data that the flag --data names."""
-    return Sources(flags.FLAGS.data)
 
 
 def folder() -> Path:

@@ -80,10 +80,8 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     return digest.hexdigest()
 
 
-class Sources(NamedTuple):
-    """The path of the user's data, a file or a folder that TFDS prepared; None for the published data."""
-
-    data: str | None = None
+# The path of the user's data, a file or a folder that TFDS prepared; None for the published data.
+UserFile = str | None
 
 
 class Data(NamedTuple):
@@ -94,7 +92,7 @@ class Data(NamedTuple):
       label: its name in text.
       checksum: the checksum of the arrays from any source; None for computed arrays, whose rounding depends
         on the machine.
-      load: sources -> the examples.
+      load: the user's file -> the examples.
       file: the name of the data set that the user's `data` replaces.
       examples: the number of training examples, unless the user gives other data.
       shape: the shape of the features of one example.
@@ -103,7 +101,7 @@ class Data(NamedTuple):
     name: str
     label: str
     checksum: str | None
-    load: Callable[[Sources], Dataset]
+    load: Callable[[UserFile], Dataset]
     file: str
     examples: int
     shape: tuple[int, ...]
@@ -217,14 +215,14 @@ class FederatedTask(NamedTuple):
 
     Attributes:
       description: a text for reports.
-      load: (how to deal examples, sources) -> the clients and the test examples.
+      load: (how to deal examples, the user's file) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that the user's `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 
     description: str
-    load: Callable[[Dealing, Sources], Federation]
+    load: Callable[[Dealing, UserFile], Federation]
     make: "Callable[[], Model]"
     file: str
     padding: int | None = None

@@ -25,7 +25,7 @@ from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.processes import as_completed
 from audit.settings.setting import Setting
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset, UserFile
 from experiments.sweeps.records import Record, Records, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
@@ -115,7 +115,7 @@ class Engine(NamedTuple):
     one_thread: bool = False
 
 
-def make_problem(model: str, sources: Sources) -> Problem:
+def make_problem(model: str, user_file: UserFile) -> Problem:
     """Returns the problem of training one of `MODELS` with `audit`'s defaults.
 
     The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
@@ -126,7 +126,7 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
     prepare_jax()
     setting = setting_of(model, adversary="gc_r", **MODELS[model])
-    return build_problem(setting, task(model).data.load(sources))
+    return build_problem(setting, task(model).data.load(user_file))
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
@@ -490,7 +490,7 @@ def measure(
     model: str,
     engines: Sequence[str],
     rounds: int,
-    sources: Sources,
+    user_file: UserFile,
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
@@ -505,7 +505,7 @@ def measure(
       InputError: The data cannot be read, an engine fails, or its first step differs from ours.
     """
     # A separate process makes the problem, so this process does not start JAX.
-    [(_, problem)] = as_completed(partial(make_problem, sources=sources), [model], processes=1)
+    [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=1)
     records: list[Record] = []
     teams = []
     with contextlib.ExitStack() as stack:

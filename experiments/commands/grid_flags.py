@@ -66,12 +66,11 @@ def run(runs: int | None) -> None:
     combinations = combine(axes)
     audits = [_make_audit(values, runs) for values in combinations]
     data_sets = {task(audit.setting.model).data.file for audit in audits}
-    sources = cli.sources()
     require(
-        sources.data is None or len(data_sets) == 1,
-        f"--data={sources.data}: these models have several data sets; drop it",
+        FLAGS.data is None or len(data_sets) == 1,
+        f"--data={FLAGS.data}: these models have several data sets; drop it",
     )
-    data = DataSets(dict.fromkeys(data_sets, sources.data))
+    data = DataSets(dict.fromkeys(data_sets, FLAGS.data))
     place = Workplace(cli.folder(), data)
 
     missing = work.find_missing(work.distinct(map(audit_cell, audits)), place)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, describe_error, require, shown
-from audit.tasks.task import Sources, checksum_of
+from audit.tasks.task import UserFile, checksum_of
 
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
@@ -131,15 +131,15 @@ class LoadedArrays(NamedTuple):
     checksum: str
 
 
-def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
+def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
     Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
     mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
     """
-    if sources.data is None:
+    if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
-    path = Path(sources.data).expanduser().absolute()
+    path = Path(user_file).expanduser().absolute()
     if path.is_dir():
         return _load_user_source(recipe, f"tfds folder {path}", lambda: _read_tfds(recipe, path))
     return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(path))
