@@ -55,10 +55,6 @@ class Scores(NamedTuple):
     dimension: int = 0
     draws: int = 0
 
-    def of_first(self, runs: int) -> "Scores":
-        """Returns the scores of the first `runs` runs."""
-        return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
-
 
 class StoredResult(NamedTuple):
     """The conclusion in a folder's audit.json. Missing fields are None.

@@ -305,5 +305,5 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             if enough := request.until(conclusion):
-                return trained._replace(scores=trained.scores.of_first(enough))
+                return trained._replace(scores=store.load(enough))
     return trained

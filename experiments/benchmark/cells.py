@@ -144,10 +144,7 @@ def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Ite
     missing = [cell for cell in cells if cell not in done]
     missing.sort(key=lambda cell: -ESTIMATORS[cell.estimator].cost)
     journal.parent.mkdir(parents=True, exist_ok=True)
-    results: Iterable[tuple[Cell, Record]] = ((cell, cell.measure()) for cell in missing)
-    if processes > 1:
-        results = as_completed(methodcaller("measure"), missing, processes)
-    for cell, values in results:
+    for cell, values in as_completed(methodcaller("measure"), missing, processes):
         with journal.open("a") as file:
             # The line break comes first because the last line may be incomplete.
             line = json.dumps({"key": _name_cell(cell), "values": values})

@@ -504,8 +504,8 @@ def measure(
     Raises:
       InputError: The data cannot be read, an engine fails, or its first step differs from ours.
     """
-    # A separate process makes the problem, so this process does not start JAX.
-    [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=1)
+    # Another process makes the problem, so this process does not start JAX.
+    [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []
     with contextlib.ExitStack() as stack:

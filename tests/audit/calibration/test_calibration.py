@@ -31,7 +31,7 @@ def test_confidence_bounds_cover_and_are_tight(mu, assert_covers):
         setting = SETTING._replace(mu=mu, audits=audits, seed=100 + first)
         results = by_method(setting)
         for index in range(audits):
-            mus = {value.method: value.mu for value in audit_once((setting, index))}
+            mus = {value.method: value.mu for value in audit_once(setting, index)}
             means.append(mus["if_gaussian"])
         return {name: round(audits * results[name].exceeding) for name in CONFIDENCE_BOUNDS}
 
@@ -47,7 +47,7 @@ def test_in_sample_does_not_cover(monkeypatch):
 
 def test_the_summary_is_that_of_the_audits():
     setting = SETTING._replace(runs=200, audits=3)
-    audits = [audit_once((setting, i)) for i in range(3)]
+    audits = [audit_once(setting, i) for i in range(3)]
     epsilons = np.array([[value.epsilon for value in values] for values in audits])
     truth = conversions.epsilon_from_mu(1.0, 1e-5)
     for i, result in enumerate(calibrate(setting)):

@@ -41,7 +41,7 @@ def test_every_usable_method_has_a_row(canaries):
     assert {row.method for row in rows} == {
         name for name, one in METHODS.items() if one.canaries <= canaries
     }
-    values = audit_once((SETTING, 0))
+    values = audit_once(SETTING, 0)
     assert {value.method for value in values if value.mu is not None} == {LIFTED_GAUSSIAN}
 
 
