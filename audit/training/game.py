@@ -146,7 +146,6 @@ class Midway(NamedTuple):
 
 
 Watch = Callable[[Midway], object]  # called after each segment
-ONE_RUN_TOO_LARGE = "out of memory with one run at a time: lower `batch_size`"
 
 
 def root(seed: int, name: str) -> Array:
@@ -423,15 +422,10 @@ def train(
                     trained_runs += len(scores.scores)
                     seconds = time.perf_counter() - begin
             except jax.errors.JaxRuntimeError as error:
-                require_out_of_memory(error)
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
                 size //= 2
-                require(size, ONE_RUN_TOO_LARGE)
+                require(size, "out of memory with one run at a time: lower `batch_size`")
                 print(f"out of memory: continuing with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
     return Trained(store.load(runs), trained_runs, seconds)
-
-
-def require_out_of_memory(error: Exception) -> None:
-    """Raises a JAX error again unless it reports that a device is out of memory."""
-    if "RESOURCE_EXHAUSTED" not in str(error):
-        raise error
