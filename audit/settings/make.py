@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import INDEPENDENT, pin_file
-from audit.errors import InputError, plain, require, require_type
+from audit.errors import FIRST, LAST, InputError, insert_step, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import AUTO, Field, declared, described
 from audit.settings.setting import (
-    FIRST,
     KNOWN,
-    LAST,
     MAX_STEPS,
     POISSON,
     DpSgdFields,
@@ -168,10 +166,10 @@ def _name_step(insert: str, periodicity: int) -> str:
 
     k is `periodicity`; if it is 1, the name is "last". Equivalent settings thus have the same identity.
     """
-    number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
-    if number == str(periodicity):
+    step = insert_step(insert, periodicity)
+    if step == periodicity:
         return LAST
-    return FIRST if number == "1" else number
+    return FIRST if step == 1 else str(step)
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,11 @@ def test_a_step_of_a_period_has_one_name():
     assert at("first", k=1) == at(1, k=1) == at("last", k=1)
     places = [at(step).schedule.place for step in (1, 2, 3, 4, 5)]
     assert places == [1, 2, 3, 4, 5] and [at(step).insertions for step in places] == [3, 3, 2, 2, 2]
-    with pytest.raises(
-        InputError, match="^`insert=6`: choose last, first, or a step of the period"
-    ):
-        validate(at(6), 2)
-    with pytest.raises(InputError, match="`insert=0` is unknown: choose one of last, first, or"):
-        at(0)
+    for wrong in (0, 6, "middle"):
+        with pytest.raises(
+            InputError, match=f"^`insert={wrong}`: give last, first or a number from 1 to 5"
+        ):
+            at(wrong)
 
 
 CHANGES = {  # a field's owner, and a value that is not its default
