@@ -35,7 +35,6 @@ FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
 _SETTING = "setting"  # the name of the array with the setting's hash in each file
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
-_MISNAMED = "is not the setting that its folder is named after: move it away"
 
 
 class Scores(NamedTuple):
@@ -93,19 +92,17 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        self.text = _write_canonical(setting)
-        self.hash = _compute_hash(self.text)
-        name = f"{words}-{self.hash}" if words else self.hash
-        folder = _find_folder(root, self.hash)
-        self.path = folder or root / name
-        self.checkpoints = self.path / "checkpoints"
-        with files.writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            files.remove_abandoned(self.path)
+        text = _write_canonical(setting)
+        digest = _compute_hash(text)
+        name = f"{words}-{digest}" if words else digest
+        folder = _find_folder(root, digest)
+        path = folder or root / name
+        with files.writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            files.remove_abandoned(path)
         if folder is None:
-            files.write_whole(self.path / CONFIG, self.text.encode())
-        is_same = files.read(self.path / CONFIG) == self.text.encode()
-        require(is_same, f"{self.path / CONFIG} {_MISNAMED}")
+            files.write_whole(path / CONFIG, text.encode())
+        self._open(path)
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -113,17 +110,24 @@ class Store:
 
         Raises InputError if the config can't be read, or if its hash is not the one in the folder's name.
         """
+        store = cls.__new__(cls)  # __init__ would make a folder
+        store._open(folder)
+        return store
+
+    def _open(self, folder: Path) -> None:
+        """Reads the config of an existing folder; `at` documents the errors."""
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
-        store = cls.__new__(cls)  # __init__ would make a folder
-        store.text = content.decode(errors="replace")
-        store.hash = _compute_hash(store.text)
+        self.text = content.decode(errors="replace")
+        self.hash = _compute_hash(self.text)
         # `resolve` replaces "." and links with the real name.
-        require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
-        store.path = folder
-        store.checkpoints = folder / "checkpoints"
-        return store
+        require(
+            self.hash == hash_of(folder.resolve()),
+            f"{folder / CONFIG} is not the setting that its folder is named after: move it away",
+        )
+        self.path = folder
+        self.checkpoints = folder / "checkpoints"
 
     def config(self) -> dict[str, Any]:
         """Returns the setting in the config."""
