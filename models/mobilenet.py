@@ -138,12 +138,7 @@ def load_features(user_file: UserFile) -> Dataset:
     images = load_examples(CIFAR10, user_file)
     # The name of the cache file depends on everything that determines the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
-    recipe = Recipe(
-        f"mobilenet_v2-{SIZE}-{key[:16]}",
-        checksum=None,
-        make_canonical=lambda raw: {"features": raw["features"]},
-        package=None,
-    )
+    recipe = Recipe(f"mobilenet_v2-{SIZE}-{key[:16]}")
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
 
     def compute() -> LoadedArrays:

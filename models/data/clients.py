@@ -19,9 +19,7 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
     """
     recipe = Recipe(
         form.name,
-        checksum=None,
         make_canonical=partial(_make_canonical, form),
-        package=None,
         hint="name an .npz file with features, labels and counts with `data`",
     )
     arrays, source, checksum = load_arrays(recipe, user_file)

@@ -179,7 +179,6 @@ def _read_package(folder: Path) -> Arrays:
 SHAKESPEARE = Recipe(
     name="shakespeare",
     checksum="4b53d4921caa5c8f3ac2bb946e72484e698f11ac21f2116fccc4edf332d114e7",
-    make_canonical=lambda raw: {name: raw[name] for name in ("names", "counts", "text")},
     package=Package(
         client="pip",
         requirement="pug-data==0.0.4",

@@ -76,9 +76,9 @@ class Recipe(NamedTuple):
     """
 
     name: str
-    checksum: str | None
-    make_canonical: Callable[[Arrays], Arrays]
-    package: Package | None
+    checksum: str | None = None
+    make_canonical: Callable[[Arrays], Arrays] = dict  # raw arrays that are canonical already
+    package: Package | None = None
     read_file: Callable[[Path], Arrays] = read_npz
     read_prepared: Callable[[ReadSplit], Arrays] | None = None
     hint: str = "name a file or a prepared TFDS folder with `data`"
@@ -167,7 +167,8 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
     if path.is_file():
         try:
             raw = read_npz(path)
-            return _verify(recipe, raw, str(raw["source"]))
+            source = str(raw.pop("source"))
+            return _verify(recipe, raw, source)
         except Exception as error:  # a damaged file may raise anything
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)

@@ -175,9 +175,7 @@ def _make_canonical_purchase(raw: Arrays) -> Arrays:
 
 PURCHASE = Recipe(
     name="purchase100",
-    checksum=None,
     make_canonical=_make_canonical_purchase,
-    package=None,
     read_file=_read_purchase,
     hint=(
         "name with `data` the file dataset_purchase of the GitHub project "
