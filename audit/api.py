@@ -131,9 +131,7 @@ def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
     from audit.training import driver
 
     user_file = None if data is None else str(path("data", data))
-    # The default number of insertions depends on the model, or with `sampler` on the number of steps.
-    if not {"steps", "insertions", "sampler"} & set(settings):
-        settings["insertions"] = make.usual_insertions(model)
+    make.add_insertions(model, settings)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
         from audit import own
 

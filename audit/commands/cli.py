@@ -17,7 +17,7 @@ from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings import make
 from audit.settings.fields import AUTO, MAX_SEED, Field
-from audit.settings.setting import BY_EPOCHS, Setting
+from audit.settings.setting import Setting
 from audit.storage import files
 from audit.written import Level, printable
 
@@ -201,18 +201,14 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed` override the flags.
+    `names` are the fields that have flags (None: all). Values in `fixed`, by field or flag, override flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         # Without the flag, the default depends on the model.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # By default, steps = insertions * periodicity. For a sampler that draws by epochs, `setting_of` rounds
-    # the default number of steps to whole epochs.
-    has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
-    if given.get("steps") is None and not has_epochs:
-        given.setdefault("insertions", make.usual_insertions(given["model"]))
+    make.add_insertions(given["model"], given)
     return make.setting_of(**given)
 
 

@@ -15,6 +15,7 @@ from audit.errors import FIRST, LAST, InputError, insert_step, plain, require, r
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import AUTO, Field, declared, described
 from audit.settings.setting import (
+    BY_EPOCHS,
     KNOWN,
     MAX_STEPS,
     POISSON,
@@ -85,11 +86,16 @@ def setting_of(model: str, **given: Any) -> Setting:
     return make_setting(model, row.usual(), given, row.data.examples)
 
 
-def usual_insertions(model: str) -> int:
-    """Returns the default number of insertions for one of the repository's models."""
+def add_insertions(model: str, given: dict[str, Any]) -> None:
+    """Adds the default number of insertions of a repository's model to values, unless they determine it.
+
+    For a sampler that draws by epochs, `make_setting` instead rounds the default number of steps to whole
+    epochs.
+    """
     require_type("model", model, str)
-    default: int = fields()["insertions"].default
-    return task(model).insertions or default
+    has_epochs = str(given.get("sampler")).partition(":")[0] in BY_EPOCHS
+    if given.get("steps") is None and not has_epochs:
+        given.setdefault("insertions", task(model).insertions or fields()["insertions"].default)
 
 
 def make_setting(

@@ -115,13 +115,9 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
     `values` has the combination's values by flag. Other values come from the command line. `runs` is the
     number of models, or None for the adversary's default. Raises InputError if the setting is invalid.
     """
-    changes = {}
-    for field in fields().values():
-        if field.flag in values:
-            changes[field.name] = values[field.flag]
     described = ", ".join(f"{flag}={value}" for flag, value in values.items())
     try:
-        setting = cli.setting(**changes)
+        setting = cli.setting(**values)
         number = runs or setting.adversary.usual_runs
         validate(setting, number, FLAGS.delta)
     except InputError as error:
