@@ -87,10 +87,9 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def add_insertions(model: str, given: dict[str, Any]) -> None:
-    """Adds the default number of insertions of a repository's model to values, unless they determine it.
+    """Adds the model's default number of insertions to the values in `given`, unless they state the steps.
 
-    For a sampler that draws by epochs, `make_setting` instead rounds the default number of steps to whole
-    epochs.
+    If the sampler draws by epochs, it adds nothing, and `make_setting` uses a whole number of epochs.
     """
     require_type("model", model, str)
     has_epochs = str(given.get("sampler")).partition(":")[0] in BY_EPOCHS

@@ -118,9 +118,9 @@ class Curved(NamedTuple):
       largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
       largest_positive: L; the eigenvalues are at most L.
       reason: why these bounds hold.
-      largest_gradient: the largest norm of the loss's gradient. Clipping to a smaller norm invalidates the
-        bounds. 0 if no clipping does, because the loss is convex in a scalar w'x for weights w: the clipped
-        gradient is then that of another convex loss.
+      largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
+        bounds. It is 0 if clipping does not matter: if the loss is convex in a scalar w'x, the clipped
+        gradient belongs to another convex loss.
     """
 
     largest_negative: float
