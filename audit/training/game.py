@@ -225,7 +225,7 @@ class Player:
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
-        check_shapes(adversary, state, theta_0.size)
+        _check_shapes(adversary, state, theta_0)
 
         # As arrays, hyperparameters are arguments of the programs, not compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -312,6 +312,12 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     return state, assumed, theta_0
+
+
+@partial(jax.jit, static_argnums=0)  # checks equal functions only once
+def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
+    """Raises InputError if the adversary's functions break the contract of `Adversary`."""
+    check_shapes(adversary, state, theta_0.size)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.
