@@ -130,8 +130,7 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    # `validate` checks the batch size later, so it may be 0 here.
-    sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
+    sampler = read_sampler(values["sampler"], examples // values["batch_size"])
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])  # adds the file's checksum
