@@ -108,7 +108,7 @@ class Poisoned(AdversaryFields):
         has_flag=False,
     )
     poison_scale: float = described(
-        "Distance of canaries from the mean of the data.", default=1.0, least=1e-6, has_flag=False
+        "Distance of canaries from the mean of the data.", default=1.0, above=0, has_flag=False
     )
     poison_mean: bool = described(
         "Add the mean of the data to canaries.", default=True, has_flag=False

@@ -30,7 +30,7 @@ class FederatedTraining:
     alpha: float = described(
         "Dirichlet alpha: smaller values distribute the classes more unevenly.",
         default=1.0,
-        least=1e-6,
+        above=0,
     )
     cohort: int = described("Clients per round.", default=30, least=1, most=10**6)
     rounds: int = described("Training rounds.", default=100, least=1, most=MAX_ROUNDS)

@@ -19,13 +19,14 @@ class FieldLimits(NamedTuple):
 
     Attributes:
       least, most: inclusive bounds of numbers.
-      below: an exclusive upper bound of numbers.
+      above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True to also allow 0, outside the bounds.
     """
 
     least: float = -math.inf
     most: float = math.inf
+    above: float = -math.inf
     below: float = math.inf
     choices: tuple[str, ...] = ()
     zero_too: bool = False
@@ -38,14 +39,16 @@ class FieldLimits(NamedTuple):
             return True
         if self.zero_too and value == 0:
             return True
-        return bool(self.least <= value <= self.most and value < self.below)
+        return bool(self.least <= value <= self.most and self.above < value < self.below)
 
     def __str__(self) -> str:
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
         bounds = f"at least {_format_bound(self.least)}"  # if a field has only `least`
-        if self.most < math.inf:
+        if self.above > -math.inf:
+            bounds = f"a number above {_format_bound(self.above)}"
+        elif self.most < math.inf:
             bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
         if self.below < math.inf:
             bounds += f", below {_format_bound(self.below)}"

@@ -16,7 +16,7 @@ from audit.settings.setting import flat, identity
 def test_limits_hold_their_ends_and_no_nan():
     assert all(FieldLimits(0, 1).allow(value) for value in (0, 1, 0.5))
     assert not any(FieldLimits(0, 1).allow(value) for value in (-1, 2, float("nan")))
-    assert not any(FieldLimits(0, below=1).allow(value) for value in (-1, 1, float("inf")))
+    assert not any(FieldLimits(above=0, below=1).allow(value) for value in (0, 1, float("inf")))
     assert FieldLimits(1, zero_too=True).allow(0) and not FieldLimits(1).allow(0)
     assert not FieldLimits().allow(float("inf"))
     assert FieldLimits().allow("any") and not FieldLimits(choices=("a",)).allow(["a"])
@@ -27,7 +27,7 @@ class Twist(AdversaryFields):
     """The fields of an adversary that a stranger adds."""
 
     name: ClassVar[str] = "twist"
-    twist: float = described("twist: how far.", default=0.5, least=0, below=1)
+    twist: float = described("twist: how far.", default=0.5, above=0, below=1)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
     assert flat(setting)["twist"] == 0.25 and from_identity(identity(setting)) == setting
     assert identity(setting_of("fcnn", adversary="twist"))["adversary"] == {"name": "twist"}
     messages = {
-        1.5: "`twist=1.5`: give at least 0, below 1",
+        1.5: "`twist=1.5`: give a number above 0, below 1",
         "far": "`twist` must be of type fl",
     }
     for bad, message in messages.items():
