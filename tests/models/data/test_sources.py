@@ -118,7 +118,7 @@ def test_a_column_that_cannot_be_used_is_one_line(tmp_path_factory, name, spoilt
         values = np.ones(40) if spoilt == "constant" else [spoilt, *column[1:]]
         columns[name] = values
     file = write_csv(tmp_path_factory.mktemp("spoilt") / "h.csv", columns)
-    refusal(tables.load_housing, "cannot be used", data=file.data)
+    refusal(tables.load_housing, "cannot be used", data=file)
 
 
 @settings(max_examples=25, deadline=None)
