@@ -128,25 +128,22 @@ def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
     from audit.settings import make
     from audit.settings.setting import validate
     from audit.tasks import task
-    from audit.tasks.task import Sources
     from audit.training import driver
 
-    sources = Sources(None if data is None else str(path("data", data)))
-    # The default number of insertions depends on the model, or with `sampler` on the number of steps.
-    if not {"steps", "insertions", "sampler"} & set(settings):
-        settings["insertions"] = make.usual_insertions(model)
+    user_file = None if data is None else str(path("data", data))
+    make.add_insertions(model, settings)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
         from audit import own
 
         row = task.task(model)
-        return _audit_custom(own.wrap_task(row, row.data.load(sources)), **settings)
+        return _audit_custom(own.wrap_task(row, row.data.load(user_file)), **settings)
     runs, out, level = _pop_request(settings)
     lipschitz = settings.pop("lipschitz", None)
     rehearsals = settings.pop("rehearsals", None)
     setting = make.setting_of(model, **settings)
     validate(setting, runs, level.delta)
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
-    dataset = task.task(model).data.load(sources)
+    dataset = task.task(model).data.load(user_file)
     return _run(driver.make_request(setting, dataset, runs, level, rehearsals), out)
 
 

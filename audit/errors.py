@@ -1,4 +1,4 @@
-"""The exception for user errors, and checks of numbers and paths."""
+"""The exception for user errors, and checks of numbers, paths and steps."""
 
 import os
 from pathlib import Path
@@ -18,6 +18,8 @@ def require(condition: object, message: str) -> None:
 # Float32 and the conversions to epsilon work for noise multipliers in this range, and for 0.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
+FIRST = "first"  # names of steps of a period (`insert_step`)
+LAST = "last"
 N = TypeVar("N", int, float)
 _MAX_SHOWN = 200  # characters
 
@@ -81,3 +83,24 @@ def path(name: str, value: Any) -> Path:
     is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
     require(is_path, f"`{name}` must be a path, got {shown(value)}")
     return Path(value)
+
+
+def insert_step(insert: str | int, k: int) -> int:
+    """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
+
+    Raises:
+      InputError: k is below 1, or `insert` is another word or out of range.
+    """
+    require(k >= 1, f"`k={k}`: give at least 1")
+    step = insert
+    if isinstance(insert, str):
+        step = {FIRST: 1, LAST: k}.get(insert, insert)
+    # Flags pass digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
+    if isinstance(step, str) and step.isdecimal() and len(step) < 20:
+        step = int(step)
+    require(
+        type(step) is int and 1 <= step <= k,
+        f"`insert={shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
+        "period",
+    )
+    return int(step)

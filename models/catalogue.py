@@ -13,7 +13,6 @@ import numpy as np
 
 from audit.errors import require
 from audit.tasks.task import (
-    Convex,
     Curved,
     Data,
     Dataset,
@@ -21,8 +20,8 @@ from audit.tasks.task import (
     FederatedTask,
     Federation,
     MakeModel,
-    Sources,
     Task,
+    UserFile,
 )
 from models.data import tables
 from models.data.clients import dirichlet, one_each, read_clients, select
@@ -98,26 +97,26 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     return make
 
 
-def _load_features(sources: Sources) -> Dataset:
+def _load_features(user_file: UserFile) -> Dataset:
     """Loads the features that a frozen MobileNetV2 computes from CIFAR-10's images."""
     # The module starts JAX.
     from models.mobilenet import load_features
 
-    return load_features(sources)
+    return load_features(user_file)
 
 
-def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
+def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Federation:
     """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
-    dataset, test = load_images(recipe, sources)
+    dataset, test = load_images(recipe, user_file)
     clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
     return Federation(clients, test)
 
 
-def _load_roles(setting: Dealing, sources: Sources) -> Federation:
+def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
     """Loads Shakespeare's `setting.clients` largest roles as clients; 0 means all roles."""
-    roles = load_shakespeare(sources)
+    roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
@@ -126,6 +125,9 @@ def _load_roles(setting: Dealing, sources: Sources) -> Federation:
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
+# The loss of a linear model is convex in w'x, with second derivative at most b. The loaders ensure |x| <= 1.
+# So the eigenvalues of the Hessian in the weights w are between 0 and b.
+_convex = partial(Curved, 0.0, reason="convex loss, any data with |x| <= 1")
 # With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
 # at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
 _SOFTMAX_CURVATURE = Curved(
@@ -149,7 +151,7 @@ _TWO_LAYER_CURVATURE = Curved(
 def _describe(
     recipe: Recipe,
     label: str,
-    load: Callable[[Sources], Dataset],
+    load: Callable[[UserFile], Dataset],
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
@@ -201,7 +203,7 @@ _on_housing = partial(
     clipping="book_keeping",
 )
 _fcnn = partial(_on_housing, canaries=8, directions=8)
-_smooth_fcnn = partial(_fcnn, step_seconds=(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True)
+_smooth_fcnn = partial(_fcnn, step_seconds=(8e-7, 1.5e-8), not_curved=_SMOOTH, smooth=True)
 _on_images = partial(
     Task,
     classes=10,
@@ -257,7 +259,7 @@ _ROWS = (
         data=_CIFAR10,
         make=_make_lazily("convolutional:gelu_convnet"),
         step_seconds=(6e-4, 8e-5),
-        not_convex=_SMOOTH,
+        not_curved=_SMOOTH,
         smooth=True,
     ),
     _on_images(
@@ -277,7 +279,7 @@ _ROWS = (
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
         step_seconds=(2e-5, 8e-7),
-        not_convex=_SOFTMAX,
+        not_curved=_SOFTMAX,
         smooth=True,
     ),
     _on_images(
@@ -287,7 +289,7 @@ _ROWS = (
         data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
         step_seconds=(2e-5, 8e-7),
-        not_convex=_SOFTMAX,
+        not_curved=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
         smooth=True,
     ),
@@ -299,7 +301,7 @@ _ROWS = (
         make=_make_lazily("dense:mlp", widths=()),
         step_seconds=(2e-5, 1e-6),
         directions=512,
-        not_convex=_SOFTMAX,
+        not_curved=_SOFTMAX,
         smooth=True,
     ),
     _on_images(
@@ -340,7 +342,7 @@ _ROWS = (
         batch_size=16,
         clipping="per_example",
         step_seconds=(0.05, 0.03),
-        not_convex=_SMOOTH,
+        not_curved=_SMOOTH,
         # These 50 insertions leak as much as the paper's 250 at noise multiplier 4: epsilon 24.0.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
@@ -372,7 +374,7 @@ _ROWS = (
         step_seconds=(5e-7, 4e-9),
         canaries=1,
         directions=1,
-        convex=Convex(curvature=1.0, norm=1.0),
+        curved=_convex(1.0),
     ),
     _on_images(
         name="logistic",
@@ -385,7 +387,7 @@ _ROWS = (
         step_seconds=(1e-5, 1e-7),
         canaries=64,
         directions=64,
-        convex=Convex(curvature=0.25, norm=1.0),
+        curved=_convex(0.25),
     ),
 )
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}

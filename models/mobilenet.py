@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.nn import relu6
 from tqdm import tqdm
 
-from audit.tasks.task import Dataset, Sources, checksum_of
+from audit.tasks.task import Dataset, UserFile, checksum_of
 from models.data.images import CIFAR10, load_examples
 from models.data.sources import (
     Arrays,
@@ -128,22 +128,17 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
     return total
 
 
-def load_features(sources: Sources) -> Dataset:
+def load_features(user_file: UserFile) -> Dataset:
     """Returns MobileNetV2's features of CIFAR-10's training images as a data set.
 
     Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, the
     weights, the images and SIZE. Raises InputError if the weights or the images cannot be loaded.
     """
-    weights = load_arrays(WEIGHTS, Sources())
-    images = load_examples(CIFAR10, sources)
+    weights = load_arrays(WEIGHTS, None)
+    images = load_examples(CIFAR10, user_file)
     # The name of the cache file depends on everything that determines the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
-    recipe = Recipe(
-        f"mobilenet_v2-{SIZE}-{key[:16]}",
-        checksum=None,
-        make_canonical=lambda raw: {"features": raw["features"]},
-        package=None,
-    )
+    recipe = Recipe(f"mobilenet_v2-{SIZE}-{key[:16]}")
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
 
     def compute() -> LoadedArrays:

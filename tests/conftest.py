@@ -291,7 +291,7 @@ def play():
     from audit.training import game
 
     def run(table, ranges, chunk, progress=lambda runs: None):
-        parts = list(game.play(table, ranges, chunk, progress))
+        parts = list(game.Player(table, chunk, progress).play_all(ranges))
         scores = np.concatenate([part.scores for part in parts])
         presence = np.concatenate([part.presence for part in parts])
         return parts[0]._replace(scores=scores, presence=presence)

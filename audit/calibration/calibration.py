@@ -4,11 +4,12 @@ A `Law` (`audit.calibration.laws`) draws an audit's evidence, and `calibrate` re
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.runtime.processes import in_order
+from audit.runtime.processes import as_completed
 
 # Assumptions of methods that laws may break.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
@@ -124,18 +125,17 @@ def calibrate(
     An audit depends only on the seed and its index, so the number of processes does not affect the results.
     `on_audit_done` is called with 1 after each audit.
     """
-    tasks = [(setting, index) for index in range(setting.audits)]
-    values_by_audit = []
-    for values_of_audit in in_order(audit_once, tasks, processes):
-        values_by_audit.append(values_of_audit)
+    values_by_audit: list[list[Value]] = [[]] * setting.audits
+    audit = partial(audit_once, setting)
+    for index, values in as_completed(audit, range(setting.audits), processes):
+        values_by_audit[index] = values
         on_audit_done(1)
     values_by_method = zip(*values_by_audit, strict=True)  # audits have the same order of methods
     return [_summarise(setting, values) for values in values_by_method]
 
 
-def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
-    """Returns the values of all methods in an audit; `task` is (mechanism, the audit's index)."""
-    setting, index = task
+def audit_once(setting: KnownMechanism, index: int) -> list[Value]:
+    """Returns the values of all methods in the audit of a mechanism with this index."""
     return setting.law.audit(draw(setting, index), setting)
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from audit.errors import MAX_NOISE, MIN_NOISE, require, shown
+from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.laws import conversions
 
 if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
-FIRST = "first"
-LAST = "last"
 MAX_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers, we ignore sampling
 # The spacing of privacy losses (`participant_upper_bound`).
@@ -197,24 +195,3 @@ def require_sampled(steps: Composition, delta: float) -> None:
     require(
         delta >= LEAST_SAMPLED_DELTA, f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}"
     )
-
-
-def insert_step(insert: str | int, k: int) -> int:
-    """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
-
-    Raises:
-      InputError: k is below 1, or `insert` is another word or out of range.
-    """
-    require(k >= 1, f"`k={k}`: give at least 1")
-    step = insert
-    if isinstance(insert, str):
-        step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags pass digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
-    if isinstance(step, str) and step.isdecimal() and len(step) < 20:
-        step = int(step)
-    require(
-        type(step) is int and 1 <= step <= k,
-        f"`insert={shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
-        "period",
-    )
-    return int(step)

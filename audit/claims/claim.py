@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import LAST, Composition, insert_step
+from audit.claims.accounting import Composition
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
     MAX_MU,
@@ -30,7 +30,7 @@ from audit.claims.hidden_state import (
     make_hidden_state,
 )
 from audit.claims.random_allocation import account_allocation
-from audit.errors import number, plain, require
+from audit.errors import LAST, insert_step, number, plain, require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.laws import conversions

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.claims import accounting
-from audit.claims.accounting import LAST, Composition, insert_step
+from audit.claims.accounting import Composition
 from audit.claims.measured import MEASURED
-from audit.errors import InputError, number, plain, require
+from audit.errors import LAST, InputError, insert_step, number, plain, require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.laws import conversions

@@ -17,10 +17,9 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit.claims.accounting import LAST, insert_step
 from audit.claims.claim import GaussianClaim
 from audit.claims.strategies import Strategy, find_strategy
-from audit.errors import number, plain, require, whole_number
+from audit.errors import LAST, insert_step, number, plain, require, whole_number
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED

@@ -17,9 +17,8 @@ from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings import make
 from audit.settings.fields import AUTO, MAX_SEED, Field
-from audit.settings.setting import BY_EPOCHS, Setting
+from audit.settings.setting import Setting
 from audit.storage import files
-from audit.tasks.task import Sources
 from audit.written import Level, printable
 
 # The functions that define a flag, by the type of its values.
@@ -202,18 +201,14 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed` override the flags.
+    `names` are the fields that have flags (None: all). Values in `fixed`, by field or flag, override flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         # Without the flag, the default depends on the model.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # By default, steps = insertions * periodicity. For a sampler that draws by epochs, `setting_of` rounds
-    # the default number of steps to whole epochs.
-    has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
-    if given.get("steps") is None and not has_epochs:
-        given.setdefault("insertions", make.usual_insertions(given["model"]))
+    make.add_insertions(given["model"], given)
     return make.setting_of(**given)
 
 
@@ -270,11 +265,6 @@ def define_sources() -> None:
     flags.DEFINE_string(
         "data", None, "Local data file or prepared TFDS folder, used instead of downloading."
     )
-
-
-def sources() -> Sources:
-    """Returns the data that the flag --data names."""
-    return Sources(flags.FLAGS.data)
 
 
 def folder() -> Path:

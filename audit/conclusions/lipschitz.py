@@ -82,18 +82,11 @@ def hidden_state(
     if not own_model:
         row = task.find_task(setting.model)
     if row is not None and row.curved is not None:
-        # On any data, the loss's curvature is between -negative and positive.
-        negative, positive, largest_gradient, reason = row.curved
-        may_clip = setting.mechanism.clipping_norm < largest_gradient
-        steps = Steps(_find_constant(setting, negative, positive, may_clip), reason)
-    elif row is not None and row.convex is not None:
-        largest_curvature = row.convex.curvature * row.convex.norm**2
-        constant = _find_constant(setting, negative=0.0, positive=largest_curvature)
-        steps = Steps(constant, f"convex loss, any data with |x| <= {row.convex.norm:g}")
+        steps = Steps(_find_constant(setting, row.curved), row.curved.reason)
     elif given is not None:
         steps = given
     elif row is not None:
-        return row.not_convex
+        return row.not_curved
     else:
         return "the Lipschitz constants of its steps are unknown"
     state = _bound(setting, steps, delta)
@@ -261,24 +254,20 @@ def coupling_distances(setting: Setting) -> Array:
     return np.where(before > _ROUNDING, before, 0.0)
 
 
-def _find_constant(
-    setting: Setting, negative: float, positive: float, may_clip: bool = False
-) -> float:
+def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """Returns the steps' Lipschitz constant, on any data, for a model with bounded curvature.
 
     A step maps theta to theta - eta (g + lambda theta), with the mean g of the clipped gradients, learning
-    rate eta and weight decay lambda. The eigenvalues of an example's Hessian are between -`negative` and
-    `positive`.
+    rate eta and weight decay lambda. The eigenvalues of an example's Hessian are between -m and L (`Curved`).
 
-    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping
-    (`may_clip`), the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
-    since clipping is a projection. By the triangle inequality, the constant is
-    |1 - eta lambda| + eta max(negative, positive). Losses that are convex in w'x stay convex with clipping,
-    so they do not need `may_clip`.
+    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
+    derivative of g may be asymmetric, but its norm is at most max(m, L), since clipping is a projection. By
+    the triangle inequality, the constant is |1 - eta lambda| + eta max(m, L).
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
-    if may_clip:
+    negative, positive, _, largest_gradient = curved
+    if setting.mechanism.clipping_norm < largest_gradient:
         return abs(1 - rate * decay) + rate * max(negative, positive)
     return max(abs(1 - rate * (decay - negative)), abs(1 - rate * (decay + positive)))
 
@@ -343,8 +332,7 @@ def count_rehearsals(
         )
     elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
-    is_proven = row.convex is not None or row.curved is not None
-    if is_proven or not is_wanted:
+    if row.curved is not None or not is_wanted:  # proven constants need no measurement
         return None
     return rehearsals or USUAL
 

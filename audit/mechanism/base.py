@@ -479,16 +479,14 @@ def simulate(
 ) -> Trajectory:
     """Trains a single run without canaries on the given batches (hidden-state paper, Algorithm 3)."""
 
-    Carry = tuple[State, Array]
+    def add_square(seen: tuple[Array, Array], step: Array, theta: Array) -> tuple[Array, Array]:
+        """Returns (the model after a step, the sum of squared updates so far), from those before the step."""
+        previous, squares = seen
+        return theta, squares + (theta - previous) ** 2
 
-    def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
-        """Takes a step on a mini-batch (B,), and adds its squared update to the sum."""
-        state, squares = carry
-        schedule = Schedule(batch[None], mask=jnp.zeros(1))  # a segment of one step
-        after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
-        squares = squares + (after.theta - state.theta) ** 2
-        return (after, squares), None
-
-    initial = (mechanism.start(theta_0), jnp.zeros_like(theta_0))
-    (final, squares), _ = jax.lax.scan(advance, initial, batches)
+    start = mechanism.start(theta_0)._replace(seen=(theta_0, jnp.zeros_like(theta_0)))
+    schedule = Schedule(batches, mask=jnp.zeros(len(batches)))
+    canaries = no_canaries()._replace(observe=add_square)
+    final = mechanism.segment(hyper, start, data, schedule, canaries, run_key)
+    _, squares = final.seen
     return Trajectory(final.theta, squares)

@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def in_order(
+def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
-) -> Iterator[Result]:
-    """Computes function(task) for each task in several processes, and yields the results in task order.
+) -> Iterator[tuple[Task, Result]]:
+    """Computes function(task) for each task in several processes, and yields (task, result) as they finish.
 
     The function must be importable. Tasks and results must be picklable. If `processes` is 1, this process
     does the work itself.
@@ -30,25 +30,10 @@ def in_order(
     Raises:
       InputError: a worker process dies.
     """
-    all_tasks = list(tasks)
     if processes == 1:
-        yield from map(function, all_tasks)
+        for task in tasks:
+            yield task, function(task)
         return
-    # Large chunks reduce overhead, but every process needs one, and chunks of over 50 tasks delay results.
-    chunk = max(1, min(50, len(all_tasks) // processes))
-    with _make_pool(processes) as pool:
-        with _without_sigint():
-            results = pool.map(function, all_tasks, chunksize=chunk)
-        yield from results
-
-
-def as_completed(
-    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
-) -> Iterator[tuple[Task, Result]]:
-    """Computes function(task) for each task in other processes, and yields (task, result) as they finish.
-
-    The arguments and errors are those of `in_order`.
-    """
     with _make_pool(processes) as pool:
         with _without_sigint():
             task_of_future = {pool.submit(function, task): task for task in tasks}

@@ -6,7 +6,6 @@ Flags, `--help`, validation, keywords and identities in the store derive from th
 import dataclasses
 import functools
 import math
-import re
 from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import InputError, require_type, shown
@@ -23,7 +22,6 @@ class FieldLimits(NamedTuple):
       above, below: exclusive bounds of numbers.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: True to also allow 0, outside the bounds.
-      numbers_too: True to allow positive whole numbers as text, in addition to `choices`.
     """
 
     least: float = -math.inf
@@ -32,12 +30,11 @@ class FieldLimits(NamedTuple):
     below: float = math.inf
     choices: tuple[str, ...] = ()
     zero_too: bool = False
-    numbers_too: bool = False
 
     def allow(self, value: Any) -> bool:
         """Returns True if a text or number is allowed."""
         if self.choices:
-            return value in self.choices or (self.numbers_too and _is_whole_number(value))
+            return value in self.choices
         if isinstance(value, str):  # a field without choices allows any text
             return True
         if self.zero_too and value == 0:
@@ -47,8 +44,7 @@ class FieldLimits(NamedTuple):
     def __str__(self) -> str:
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
-            ending = ", or a whole number from 1" if self.numbers_too else ""
-            return f"choose one of {', '.join(self.choices)}{ending}"
+            return f"choose one of {', '.join(self.choices)}"
         bounds = f"at least {_format_bound(self.least)}"  # if a field has only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
@@ -178,11 +174,6 @@ def require_fields(part: Any) -> None:
             known[name].require(value)
         if dataclasses.is_dataclass(value):
             require_fields(value)
-
-
-def _is_whole_number(text: Any) -> bool:
-    """Returns True for a string that is a whole number from 1, of up to 9 digits, without a leading 0."""
-    return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:

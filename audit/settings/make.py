@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import INDEPENDENT, pin_file
-from audit.errors import InputError, plain, require, require_type
+from audit.errors import FIRST, LAST, InputError, insert_step, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import AUTO, Field, declared, described
 from audit.settings.setting import (
-    FIRST,
+    BY_EPOCHS,
     KNOWN,
-    LAST,
     MAX_STEPS,
     POISSON,
     DpSgdFields,
@@ -87,11 +86,15 @@ def setting_of(model: str, **given: Any) -> Setting:
     return make_setting(model, row.usual(), given, row.data.examples)
 
 
-def usual_insertions(model: str) -> int:
-    """Returns the default number of insertions for one of the repository's models."""
+def add_insertions(model: str, given: dict[str, Any]) -> None:
+    """Adds the model's default number of insertions to the values in `given`, unless they state the steps.
+
+    If the sampler draws by epochs, it adds nothing, and `make_setting` uses a whole number of epochs.
+    """
     require_type("model", model, str)
-    default: int = fields()["insertions"].default
-    return task(model).insertions or default
+    has_epochs = str(given.get("sampler")).partition(":")[0] in BY_EPOCHS
+    if given.get("steps") is None and not has_epochs:
+        given.setdefault("insertions", task(model).insertions or fields()["insertions"].default)
 
 
 def make_setting(
@@ -127,8 +130,7 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    # `validate` checks the batch size later, so it may be 0 here.
-    sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
+    sampler = read_sampler(values["sampler"], examples // values["batch_size"])
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])  # adds the file's checksum
@@ -168,10 +170,10 @@ def _name_step(insert: str, periodicity: int) -> str:
 
     k is `periodicity`; if it is 1, the name is "last". Equivalent settings thus have the same identity.
     """
-    number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
-    if number == str(periodicity):
+    step = insert_step(insert, periodicity)
+    if step == periodicity:
         return LAST
-    return FIRST if number == "1" else number
+    return FIRST if step == 1 else str(step)
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,15 +298,10 @@ def open_store(
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
     """
-    config = _make_config(setting, dataset, experiment, model)
+    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    if model is not None:
+        config[_MODEL] = model
     return Store(out, config, _describe_in_words(setting, experiment))
-
-
-def find_store(
-    out: Path, setting: Setting, dataset: Dataset, model: str | None = None
-) -> Store | None:
-    """Returns the store that `open_store` would open, or None if it does not exist."""
-    return Store.find(out, _make_config(setting, dataset, "audit", model))
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
@@ -324,13 +321,3 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
     if setting.seed:
         words.append(f"seed{setting.seed}")
     return "-".join(words)
-
-
-def _make_config(
-    setting: Setting, dataset: Dataset, experiment: str, model: str | None
-) -> dict[str, Any]:
-    """Returns the content of a store's config: the setting's identity, and checksums."""
-    config = {**identity(setting, experiment), _DATA: dataset.checksum}
-    if model is not None:
-        config[_MODEL] = model
-    return config

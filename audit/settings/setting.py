@@ -12,7 +12,7 @@ import numpy as np
 
 from audit.adversaries.base import AdversaryFields
 from audit.claims.strategies import INDEPENDENT, read_strategy
-from audit.errors import MAX_NOISE, MIN_NOISE, InputError, require
+from audit.errors import LAST, MAX_NOISE, MIN_NOISE, InputError, insert_step, require
 from audit.settings.fields import MAX_SEED, deciding, declared, described, require_fields
 
 MAX_RUNS = 10**8
@@ -25,9 +25,6 @@ NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too
 ADAPTIVE = ("adam", "adamw")
 OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
-
-LAST = "last"
-FIRST = "first"
 
 # The field `sampler` describes how the steps that use a canary are chosen. The adversary knows these steps
 # only with `every` and `known`.
@@ -182,18 +179,12 @@ class ScheduleFields:
     insert: str = described(
         "Which of each k steps inserts the canary: last, first, or a number from 1 to k.",
         default=LAST,
-        choices=(LAST, FIRST),
-        numbers_too=True,
     )
 
     @property
     def place(self) -> int:
         """The step of each period, counted from 1, that inserts the canary."""
-        if self.insert == LAST:
-            return self.periodicity
-        if self.insert == FIRST:
-            return 1
-        return int(self.insert)
+        return insert_step(self.insert, self.periodicity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,10 +320,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
         f"`periodicity={k}` exceeds the {steps} training steps, so no canary would be inserted: lower it "
         "or add steps",
     )
-    require(
-        setting.schedule.place <= k,
-        f"`insert={setting.schedule.insert}`: choose last, first, or a step of the period, from 1 to {k}",
-    )
+    insert_step(setting.schedule.insert, k)  # checks the text
 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:

@@ -5,7 +5,6 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import sys
 import uuid
 from collections.abc import Iterator
@@ -29,10 +28,7 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
-        is_replaceable = True  # a missing file, or a regular file
-        with contextlib.suppress(FileNotFoundError):
-            is_replaceable = stat.S_ISREG(path.stat().st_mode)  # raises OSError for a loop of links
-        if not is_replaceable:
+        if os.path.lexists(path) and not path.is_file():
             path.write_bytes(content)
             return path
         path.parent.mkdir(parents=True, exist_ok=True)

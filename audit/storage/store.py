@@ -19,7 +19,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,6 @@ FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
 _SETTING = "setting"  # the name of the array with the setting's hash in each file
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
-_MISNAMED = "is not the setting that its folder is named after: move it away"
 
 
 class Scores(NamedTuple):
@@ -54,10 +53,6 @@ class Scores(NamedTuple):
     presence: NDArray[np.bool_]
     dimension: int = 0
     draws: int = 0
-
-    def of_first(self, runs: int) -> "Scores":
-        """Returns the scores of the first `runs` runs."""
-        return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
 
 class StoredResult(NamedTuple):
@@ -97,26 +92,17 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        self.text = _write_canonical(setting)
-        self.hash = _compute_hash(self.text)
-        name = f"{words}-{self.hash}" if words else self.hash
-        folder = _find_folder(root, self.hash)
-        self.path = folder or root / name
-        self.checkpoints = self.path / "checkpoints"
-        with files.writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            files.remove_abandoned(self.path)
+        text = _write_canonical(setting)
+        digest = _compute_hash(text)
+        name = f"{words}-{digest}" if words else digest
+        folder = _find_folder(root, digest)
+        path = folder or root / name
+        with files.writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            files.remove_abandoned(path)
         if folder is None:
-            files.write_whole(self.path / CONFIG, self.text.encode())
-        is_same = files.read(self.path / CONFIG) == self.text.encode()
-        require(is_same, f"{self.path / CONFIG} {_MISNAMED}")
-
-    @classmethod
-    def find(cls, root: Path, setting: dict[str, Any]) -> "Store | None":
-        """Returns the store of a setting under `root`; None if it does not exist."""
-        if _find_folder(root, _compute_hash(_write_canonical(setting))) is None:
-            return None
-        return cls(root, setting)
+            files.write_whole(path / CONFIG, text.encode())
+        self._open(path)
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -124,17 +110,24 @@ class Store:
 
         Raises InputError if the config can't be read, or if its hash is not the one in the folder's name.
         """
+        store = cls.__new__(cls)  # __init__ would make a folder
+        store._open(folder)
+        return store
+
+    def _open(self, folder: Path) -> None:
+        """Reads the config of an existing folder; `at` documents the errors."""
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
-        store = cls.__new__(cls)  # __init__ would make a folder
-        store.text = content.decode(errors="replace")
-        store.hash = _compute_hash(store.text)
+        self.text = content.decode(errors="replace")
+        self.hash = _compute_hash(self.text)
         # `resolve` replaces "." and links with the real name.
-        require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
-        store.path = folder
-        store.checkpoints = folder / "checkpoints"
-        return store
+        require(
+            self.hash == hash_of(folder.resolve()),
+            f"{folder / CONFIG} is not the setting that its folder is named after: move it away",
+        )
+        self.path = folder
+        self.checkpoints = folder / "checkpoints"
 
     def config(self) -> dict[str, Any]:
         """Returns the setting in the config."""
@@ -198,11 +191,8 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of stored runs before the first missing one."""
-        held = 0
-        for first, stop in sorted(self._read_chunks()):
-            if first <= held:
-                held = max(held, stop)
-        return held
+        first_gap, *_ = self.missing(sys.maxsize)
+        return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
         """Returns the arrays of an .npz file by name, or None if the file is missing or unusable.
@@ -340,9 +330,6 @@ def hold(folder: Path) -> Iterator[None]:
 
 _MIN_TRAINING_RATIO = 49  # of training time to writing time; writing then takes at most 2%
 
-# (segments done, states) -> False if the states cannot be those after this number of segments
-Fits = Callable[[int, Any], bool]
-
 
 class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
@@ -362,14 +349,11 @@ class Checkpoints:
         self._due = time.monotonic() + seconds
         self._has_failed = False
 
-    def resume(
-        self, chunk: str, states: Any, fits: Fits = lambda done, states: True
-    ) -> tuple[int, Any]:
+    def resume(self, chunk: str, states: Any) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
         If there is none, it returns 0 and the argument `states`, the states before the first segment.
-        Checkpoints are renamed and reported if they are damaged, have other shapes or types, or if `fits`
-        rejects them.
+        Checkpoints are renamed and reported if they are damaged or have other shapes or types.
         """
         import jax  # readers of a store may not have JAX
 
@@ -380,9 +364,7 @@ class Checkpoints:
                     leaves = list(file.values())
                 types = [(leaf.shape, leaf.dtype) for leaf in leaves]
                 if types == [(leaf.shape, leaf.dtype) for leaf in expected]:
-                    stored = jax.tree.unflatten(structure, leaves)
-                    if fits(done, stored):
-                        return done, stored
+                    return done, jax.tree.unflatten(structure, leaves)
             files.set_aside(path, "its steps are trained again")
         return 0, states
 

@@ -80,10 +80,8 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     return digest.hexdigest()
 
 
-class Sources(NamedTuple):
-    """The path of the user's data, a file or a folder that TFDS prepared; None for the published data."""
-
-    data: str | None = None
+# The path of the user's data, a file or a folder that TFDS prepared; None for the published data.
+UserFile = str | None
 
 
 class Data(NamedTuple):
@@ -94,7 +92,7 @@ class Data(NamedTuple):
       label: its name in text.
       checksum: the checksum of the arrays from any source; None for computed arrays, whose rounding depends
         on the machine.
-      load: sources -> the examples.
+      load: the user's file -> the examples.
       file: the name of the data set that the user's `data` replaces.
       examples: the number of training examples, unless the user gives other data.
       shape: the shape of the features of one example.
@@ -103,7 +101,7 @@ class Data(NamedTuple):
     name: str
     label: str
     checksum: str | None
-    load: Callable[[Sources], Dataset]
+    load: Callable[[UserFile], Dataset]
     file: str
     examples: int
     shape: tuple[int, ...]
@@ -113,35 +111,22 @@ class Data(NamedTuple):
 MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
-class Convex(NamedTuple):
-    """A model with weights w whose loss l(w'x, y) is convex in the scalar w'x.
-
-    With b = `curvature`, the loss is b |x|^2-smooth in w. Its clipped gradient is also the gradient of a
-    convex loss.
-
-    Attributes:
-      curvature: the largest second derivative of l in w'x.
-      norm: the largest |x|, which the loader enforces.
-    """
-
-    curvature: float
-    norm: float
-
-
 class Curved(NamedTuple):
     """Bounds on the curvature of a single example's loss, for any data and any parameters.
 
     Attributes:
       largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
       largest_positive: L; the eigenvalues are at most L.
-      largest_gradient: the largest norm of the loss's gradient.
       reason: why these bounds hold.
+      largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
+        bounds. It is 0 if clipping does not matter: if the loss is convex in a scalar w'x, the clipped
+        gradient belongs to another convex loss.
     """
 
     largest_negative: float
     largest_positive: float
-    largest_gradient: float
     reason: str
+    largest_gradient: float = 0.0
 
 
 class Task(NamedTuple):
@@ -163,9 +148,8 @@ class Task(NamedTuple):
       canaries: the number of canaries per run for `canaries=auto`, few enough that they hardly interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
-      convex: if its loss is convex in a scalar, the bounds that make its steps Lipschitz.
-      not_convex: if `convex` is None, the reason why its steps have no known Lipschitz constant.
-      curved: if `convex` is None, the bounds on its curvature, if known.
+      curved: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
+      not_curved: if `curved` is None, the reason why its steps have no known Lipschitz constant.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
@@ -184,9 +168,8 @@ class Task(NamedTuple):
     over_parameterised: bool = False
     canaries: int = 256
     directions: int = 1024
-    convex: Convex | None = None
-    not_convex: str = "a network with ReLU is not smooth"
     curved: Curved | None = None
+    not_curved: str = "a network with ReLU is not smooth"
     smooth: bool = False
     noise_multiplier: float | None = None
     insertions: int | None = None
@@ -232,14 +215,14 @@ class FederatedTask(NamedTuple):
 
     Attributes:
       description: a text for reports.
-      load: (how to deal examples, sources) -> the clients and the test examples.
+      load: (how to deal examples, the user's file) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that the user's `data` replaces.
       padding: for text, the label that marks padding; None otherwise.
     """
 
     description: str
-    load: Callable[[Dealing, Sources], Federation]
+    load: Callable[[Dealing, UserFile], Federation]
     make: "Callable[[], Model]"
     file: str
     padding: int | None = None

@@ -187,10 +187,9 @@ def audit(
     setting = request.setting
     dataset = request.dataset
     trained = None
-    store = make.find_store(out, setting, dataset, model=request.model)
-    if store is not None:
-        request = _stop_where_proven(request, store)
-    if store is not None and not store.missing(request.runs):
+    store = make.open_store(out, setting, dataset, model=request.model)
+    request = _stop_where_proven(request, store)
+    if not store.missing(request.runs):
         # The store may not have a result yet.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
@@ -198,7 +197,6 @@ def audit(
         with engines or nullcontext() as engine:
             make_trainer = engine.trainer if engine is not None else LocalTrainer
             trainer = make_trainer(request.recipe, dataset)
-            store = make.open_store(out, setting, dataset, model=request.model)
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         scores = trained.scores
@@ -307,5 +305,5 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             if enough := request.until(conclusion):
-                return trained._replace(scores=trained.scores.of_first(enough))
+                return trained._replace(scores=store.load(enough))
     return trained

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Wrapped
-from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, check_shapes
@@ -147,7 +146,6 @@ class Midway(NamedTuple):
 
 
 Watch = Callable[[Midway], object]  # called after each segment
-ONE_RUN_TOO_LARGE = "out of memory with one run at a time: lower `batch_size`"
 
 
 def root(seed: int, name: str) -> Array:
@@ -173,19 +171,6 @@ def _estimate_memory(
     return mechanism.memory(theta_0, data, batch_size)
 
 
-def play(
-    game: Game,
-    ranges: Iterable[Range],
-    chunk: int,
-    progress: Progress = lambda runs: None,
-) -> Iterator[Scores]:
-    """Trains the runs of all ranges chunk by chunk, and yields each chunk's scores.
-
-    `ranges` are ranges of run indices, [start, stop). The other arguments and errors are those of `Player`.
-    """
-    return Player(game, chunk, progress).play_all(ranges)
-
-
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
 
@@ -200,11 +185,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 
 class Player:
-    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices.
-
-    Attributes:
-      model_steps: the number of steps that its models have taken, except those restored from checkpoints.
-    """
+    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices."""
 
     def __init__(
         self,
@@ -232,7 +213,6 @@ class Player:
         self._progress = progress
         self._checkpoints = checkpoints
         self._watch = watch
-        self.model_steps = 0
         # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
@@ -245,8 +225,7 @@ class Player:
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
-        leaves, structure = jax.tree.flatten(state)
-        _check_shapes(adversary, structure, tuple(map(jax.typeof, leaves)), theta_0.size)
+        _check_shapes(adversary, state, theta_0)
 
         # As arrays, hyperparameters are arguments of the programs, not compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -266,7 +245,7 @@ class Player:
         progress(0)
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains all ranges chunk by chunk, and yields each chunk's scores."""
+        """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
             if self._checkpoints is not None:
@@ -283,14 +262,12 @@ class Player:
 
         done = 0  # completed segments
         if checkpoints is not None:
-            done, states = checkpoints.resume(name, states, self._fits)
+            done, states = checkpoints.resume(name, states)
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX returns before the computation ends
-            model_steps = size * len(segment.mask)
-            self.model_steps += model_steps
-            self._progress(model_steps / len(self._game.schedule.mask))
+            self._progress(size * len(segment.mask) / len(self._game.schedule.mask))
             if self._watch is not None:
                 thetas = states.theta[:size]  # without padding
                 self._watch(Midway(first, int(states.step[0]), thetas, self._state))
@@ -304,11 +281,6 @@ class Player:
     def _name_chunk(self, first: int) -> str:
         """Returns the name for checkpoints of the chunk that begins with run `first`."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
-
-    def _fits(self, done: int, checkpoint: State) -> bool:
-        """Returns True if a checkpoint's runs have completed exactly `done` segments, and segments remain."""
-        steps = sum(len(segment.mask) for segment in self._segments[:done])
-        return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
@@ -342,15 +314,10 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     return state, assumed, theta_0
 
 
-@functools.lru_cache(ensemble.MAX_PROGRAMS)
-def _check_shapes(
-    adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
-) -> None:
-    """Raises InputError if the adversary's functions break the contract of `Adversary`.
-
-    `structure` and `types` describe its state. `lru_cache` skips repeated checks of equal functions.
-    """
-    check_shapes(adversary, jax.tree.unflatten(structure, types), parameters)
+@partial(jax.jit, static_argnums=0)  # checks equal functions only once
+def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
+    """Raises InputError if the adversary's functions break the contract of `Adversary`."""
+    check_shapes(adversary, state, theta_0.size)
 
 
 # The cache keeps all arguments in memory, so the game with its data is not an argument.
@@ -414,13 +381,11 @@ class Trained(NamedTuple):
       scores: the scores of all runs, including those that other processes trained.
       trained_runs: the number of runs that this process trained.
       seconds: the training time, excluding compilation and the adversary's simulations.
-      model_steps: the number of model steps in this time, excluding those restored from checkpoints.
     """
 
     scores: Scores
     trained_runs: int = 0
     seconds: float = 0.0
-    model_steps: int = 0
 
 
 def train(
@@ -452,7 +417,6 @@ def train(
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
     trained_runs = 0
     seconds = 0.0
-    model_steps = 0
     size = min(chunk or chunk_size(game, runs), runs)
     with hold(store.path):
         while missing := store.missing(runs):
@@ -463,17 +427,11 @@ def train(
                     store.save(scores)
                     trained_runs += len(scores.scores)
                     seconds = time.perf_counter() - begin
-                    model_steps = player.model_steps
             except jax.errors.JaxRuntimeError as error:
-                require_out_of_memory(error)
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
                 size //= 2
-                require(size, ONE_RUN_TOO_LARGE)
+                require(size, "out of memory with one run at a time: lower `batch_size`")
                 print(f"out of memory: continuing with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
-    return Trained(store.load(runs), trained_runs, seconds, model_steps)
-
-
-def require_out_of_memory(error: Exception) -> None:
-    """Raises a JAX error again unless it reports that a device is out of memory."""
-    if "RESOURCE_EXHAUSTED" not in str(error):
-        raise error
+    return Trained(store.load(runs), trained_runs, seconds)

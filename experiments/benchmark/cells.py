@@ -143,9 +143,6 @@ def measure_missing(cells: Sequence[Cell], folder: Path, processes: int) -> Iter
     done = load_measured(cells, folder)
     missing = [cell for cell in cells if cell not in done]
     missing.sort(key=lambda cell: -ESTIMATORS[cell.estimator].cost)
-    results: Iterable[tuple[Cell, Record]] = ((cell, cell.measure()) for cell in missing)
-    if processes > 1:
-        results = as_completed(methodcaller("measure"), missing, processes)
-    for cell, record in results:
+    for cell, record in as_completed(methodcaller("measure"), missing, processes):
         files.write_whole(_find_file(cell, folder), json.dumps(record).encode())
         yield cell

@@ -25,7 +25,7 @@ from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.processes import as_completed
 from audit.settings.setting import Setting
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset, UserFile
 from experiments.sweeps.records import Record, Records, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
@@ -97,7 +97,7 @@ class Engine(NamedTuple):
     one_thread: bool = False
 
 
-def make_problem(model: str, sources: Sources) -> Problem:
+def make_problem(model: str, user_file: UserFile) -> Problem:
     """Returns the problem of training one of `MODELS` with `audit`'s defaults.
 
     The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
@@ -108,7 +108,7 @@ def make_problem(model: str, sources: Sources) -> Problem:
 
     prepare_jax()
     setting = setting_of(model, adversary="gc_r", **MODELS[model])
-    return build_problem(setting, task(model).data.load(sources))
+    return build_problem(setting, task(model).data.load(user_file))
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
@@ -162,7 +162,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
-    chunks = game.play(audited, [(0, _ENDLESS_RUNS)], chunk_size)
+    chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
         """Trains the next chunk of runs."""
@@ -409,7 +409,7 @@ def measure(
     model: str,
     engines: Sequence[str],
     rounds: int,
-    sources: Sources,
+    user_file: UserFile,
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
@@ -423,8 +423,8 @@ def measure(
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # A separate process makes the problem, so this process does not start JAX.
-    [(_, problem)] = as_completed(partial(make_problem, sources=sources), [model], processes=1)
+    # Another process makes the problem, so this process does not start JAX.
+    [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []
     with contextlib.ExitStack() as stack:

@@ -8,7 +8,7 @@ from pathlib import Path
 from audit.errors import InputError
 from audit.runtime.machine import Progress
 from audit.settings import make
-from audit.settings.setting import Setting, identity, validate
+from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
@@ -32,7 +32,6 @@ def audit_cell(audited: Audited) -> Cell:
         """Trains the missing runs and writes audit.json."""
         from audit.training import driver  # loads SciPy
 
-        validate(setting, runs)
         request = driver.make_request(setting, dataset, runs)
         driver.keep(driver.audit(request, store.path.parent, report=progress))
 

@@ -15,7 +15,7 @@ from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.tasks.task import Dataset, Federation, Sources
+from audit.tasks.task import Dataset, Federation
 from models.catalogue import FEDERATED_TASKS, TASKS, federated_task, task
 
 _ANSWER = "answer.json"
@@ -67,9 +67,8 @@ class DataSets:
         """
         data = task(model).data
         if data.name not in self._loaded:
-            sources = Sources(self._files.get(data.file))
             try:
-                self._loaded[data.name] = data.load(sources)
+                self._loaded[data.name] = data.load(self._files.get(data.file))
             except InputError as error:
                 self._loaded[data.name] = error
         dataset = self._loaded[data.name]
@@ -85,8 +84,7 @@ class DataSets:
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
-            sources = Sources(self._files.get(task.file))
-            self._federations = {key: task.load(setting, sources)}
+            self._federations = {key: task.load(setting, self._files.get(task.file))}
         return self._federations[key]
 
     def require_files(self) -> None:

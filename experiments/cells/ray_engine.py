@@ -22,13 +22,7 @@ from audit.storage import files, store
 from audit.storage.store import Range, Scores, Store, count_runs, cut, hold
 from audit.tasks.task import Dataset
 from audit.training.driver import GameRecipe
-from audit.training.game import (
-    ONE_RUN_TOO_LARGE,
-    Player,
-    Trained,
-    chunk_size,
-    require_out_of_memory,
-)
+from audit.training.game import Player, Trained, chunk_size
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
 
@@ -58,30 +52,19 @@ def prepare(
     return chunk_size(game, runs), recipe.about(data)
 
 
-def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
-    """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker.
+def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scores:
+    """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker, and returns their scores.
 
-    If memory runs out, it trains each half of the chunk separately. For the other arguments, see `prepare`.
-
-    Returns:
-      The scores of the chunk, in one or more parts.
+    For the other arguments, see `prepare`.
     """
     prepare_jax(devices)
     first, stop = chunk
     size = stop - first
     key = (recipe.key, size)
-    try:
-        if key not in _PLAYER:
-            _PLAYER.clear()
-            _PLAYER[key] = Player(recipe.make(data), size)
-        return [_PLAYER[key].play(first, size)]
-    except RuntimeError as error:  # the type of JAX's errors
-        require_out_of_memory(error)
-    require(size > 1, ONE_RUN_TOO_LARGE)
-    parts = []
-    for half in cut([chunk], (size + 1) // 2):
-        parts += train(devices, recipe, data, half)
-    return parts
+    if key not in _PLAYER:
+        _PLAYER.clear()
+        _PLAYER[key] = Player(recipe.make(data), size)
+    return _PLAYER[key].play(first, size)
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
@@ -244,9 +227,9 @@ class RayTrainer:
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)
             for _, get in self._cluster.run(train, tasks):
-                for scores in get():
-                    store.save(scores)
-                    progress(len(scores.scores))
+                scores = get()
+                store.save(scores)
+                progress(len(scores.scores))
         seconds = time.perf_counter() - begin
         return Trained(store.load(runs), count_runs(missing), seconds)
 

@@ -90,7 +90,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     from audit.training import driver
 
     num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
-    dataset = task(setting.model).data.load(cli.sources())
+    dataset = task(setting.model).data.load(FLAGS.data)
     request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)
     finished = driver.audit(request, out, engines)
     if FLAGS.json:

@@ -49,7 +49,7 @@ def main() -> None:
     from experiments.cells.federated import open_store, read_accuracies, train
 
     task = federated_task(setting.model)
-    federation = task.load(setting, cli.sources())
+    federation = task.load(setting, FLAGS.data)
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
     # The compositions of the rounds in which a client and a canary take part. The noise multiplier covers a

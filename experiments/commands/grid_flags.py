@@ -66,12 +66,11 @@ def run(runs: int | None) -> None:
     combinations = combine(axes)
     audits = [_make_audit(values, runs) for values in combinations]
     data_sets = {task(audit.setting.model).data.file for audit in audits}
-    sources = cli.sources()
     require(
-        sources.data is None or len(data_sets) == 1,
-        f"--data={sources.data}: these models have several data sets; drop it",
+        FLAGS.data is None or len(data_sets) == 1,
+        f"--data={FLAGS.data}: these models have several data sets; drop it",
     )
-    data = DataSets(dict.fromkeys(data_sets, sources.data))
+    data = DataSets(dict.fromkeys(data_sets, FLAGS.data))
     place = Workplace(cli.folder(), data)
 
     missing = work.find_missing(work.distinct(map(audit_cell, audits)), place)
@@ -116,13 +115,9 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
     `values` has the combination's values by flag. Other values come from the command line. `runs` is the
     number of models, or None for the adversary's default. Raises InputError if the setting is invalid.
     """
-    changes = {}
-    for field in fields().values():
-        if field.flag in values:
-            changes[field.name] = values[field.flag]
     described = ", ".join(f"{flag}={value}" for flag, value in values.items())
     try:
-        setting = cli.setting(**changes)
+        setting = cli.setting(**values)
         number = runs or setting.adversary.usual_runs
         validate(setting, number, FLAGS.delta)
     except InputError as error:

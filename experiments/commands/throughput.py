@@ -36,13 +36,12 @@ def main() -> None:
         FLAGS.data is None or len(models) == 1,
         "--data requires a single model in --models",
     )
-    sources = cli.sources()
 
     installed = [name for name in engines if _is_installed(name)]
     require(installed, "--engines: no engine is installed: install one of the packages above")
     timings: list[Record] = []
     for model in models:
-        timings += throughput.measure(model, installed, FLAGS.rounds, sources)
+        timings += throughput.measure(model, installed, FLAGS.rounds, FLAGS.data)
     print(throughput.make_table(timings).text())
 
 

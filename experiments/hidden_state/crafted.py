@@ -31,8 +31,9 @@ import numpy as np
 import scipy
 
 from audit.claims import accounting
-from audit.claims.accounting import FIRST, LAST, Composition, insert_step
+from audit.claims.accounting import Composition
 from audit.claims.hidden_state import hidden_state_bound
+from audit.errors import FIRST, LAST, insert_step
 from audit.laws.intervals import Array
 from audit.report.table import Table, at_least, at_most
 from audit.written import show_level

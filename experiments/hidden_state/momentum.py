@@ -30,7 +30,7 @@ import numpy as np
 import scipy
 from jax import Array
 
-from audit.claims.accounting import LAST
+from audit.errors import LAST
 from audit.laws import conversions
 from audit.laws.intervals import Array as Floats
 from audit.methods import estimate

@@ -20,7 +20,7 @@ from audit.evidence.canaries import Sets
 from audit.laws.intervals import Array
 from audit.methods import lifted
 from audit.runtime.machine import Progress
-from audit.runtime.processes import in_order
+from audit.runtime.processes import as_completed
 from audit.written import Level
 from experiments.lidp.mechanism_audit import MechanismAudit
 
@@ -47,11 +47,12 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
     audit_seed = partial(_audit_seed, audit, thresholds)
     results = []
-    for result in in_order(audit_seed, range(audit.seeds), processes):
+    for result in as_completed(audit_seed, range(audit.seeds), processes):
         results.append(result)
         progress(audit.runs)
+    _, by_seed = zip(*sorted(results), strict=True)  # in the order of seeds
     # Each frame has a row for each seed, and a column for each method or gap.
-    epsilons, gaps = map(pd.DataFrame, zip(*results, strict=True))
+    epsilons, gaps = map(pd.DataFrame, zip(*by_seed, strict=True))
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
 
 

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Dealing, Federation, Sources
+from audit.tasks.task import Clients, Dataset, Dealing, Federation, UserFile
 from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
-def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
+def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federation:
     """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
 
     The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
@@ -19,12 +19,10 @@ def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """
     recipe = Recipe(
         form.name,
-        checksum=None,
         make_canonical=partial(_make_canonical, form),
-        package=None,
         hint="name an .npz file with features, labels and counts with `data`",
     )
-    arrays, source, checksum = load_arrays(recipe, sources)
+    arrays, source, checksum = load_arrays(recipe, user_file)
     counts = arrays["counts"][: setting.clients or None]
     owners = np.repeat(np.arange(len(counts)), counts)
     rows = slice(len(owners))  # the examples of these clients come first

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from audit.errors import require
-from audit.tasks.task import Dataset, Sources, Test
+from audit.tasks.task import Dataset, Test, UserFile
 from models.data.sources import (
     Arrays,
     Form,
@@ -28,7 +28,7 @@ FASHION_MNIST_MEAN = 0.28604060  # of a training pixel, on [0, 1]
 FASHION_MNIST_STD = 0.35302424
 
 
-def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
+def load_images(recipe: Recipe, user_file: UserFile) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
     Images are in the order of the published files. A user's file is an .npz file with the arrays
@@ -39,24 +39,24 @@ def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
       The training set, and the images and labels of the test set. Images are uint8, (N, height, width) for
       one channel or (N, height, width, 3) for RGB. Labels are (N,) int32, starting at 0.
     """
-    arrays, source, checksum = load_arrays(recipe, sources)
+    arrays, source, checksum = load_arrays(recipe, user_file)
     dataset = Dataset(arrays["train_images"], arrays["train_labels"], source, checksum)
     return dataset, (arrays["test_images"], arrays["test_labels"])
 
 
-def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
+def load_examples(recipe: Recipe, user_file: UserFile) -> Dataset:
     """Loads the training images of CIFAR-10 or Fashion-MNIST; see `load_images`."""
-    dataset, _ = load_images(recipe, sources)
+    dataset, _ = load_images(recipe, user_file)
     return dataset
 
 
-def load_shirts(sources: Sources) -> Dataset:
+def load_shirts(user_file: UserFile) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training set.
 
     Returns pixels (12000, 784) float32, divided by the largest image norm, and labels (12000,) int32, 1 for a
     shirt and 0 for a T-shirt. Raises InputError if no source gives usable data.
     """
-    images = load_examples(FASHION_MNIST, sources)
+    images = load_examples(FASHION_MNIST, user_file)
     is_chosen = np.isin(images.labels, (T_SHIRT, SHIRT))
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]

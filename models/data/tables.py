@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from audit.errors import require
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset, UserFile
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 FEATURES = (
@@ -33,7 +33,7 @@ PURCHASE_CLASSES = 100
 PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 
 
-def load_housing(sources: Sources) -> Dataset:
+def load_housing(user_file: UserFile) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for classification.
 
     A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError for other
@@ -43,13 +43,13 @@ def load_housing(sources: Sources) -> Dataset:
       Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
       for a block of houses whose price is above the median, otherwise 0.
     """
-    columns, source, checksum = load_arrays(HOUSING, sources)
+    columns, source, checksum = load_arrays(HOUSING, user_file)
     prices = columns[TARGET]
     labels = (prices > np.median(prices)).astype(np.int32)
     return Dataset(_standardise_features(columns), labels, source, checksum)
 
 
-def load_prices(sources: Sources) -> Dataset:
+def load_prices(user_file: UserFile) -> Dataset:
     """Loads California Housing for linear regression of the price, from the sources of `load_housing`.
 
     Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled down to this norm.
@@ -58,7 +58,7 @@ def load_prices(sources: Sources) -> Dataset:
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
     """
-    columns, source, checksum = load_arrays(HOUSING, sources)
+    columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
     norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
     shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
@@ -131,7 +131,7 @@ HOUSING = Recipe(
 )
 
 
-def load_purchase(sources: Sources) -> Dataset:
+def load_purchase(user_file: UserFile) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
     The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
@@ -141,7 +141,7 @@ def load_purchase(sources: Sources) -> Dataset:
     Returns:
       Features (n, 600) float32, which are 0 or 1, and labels (n,) int32, from 0 to 99, with n at most 20000.
     """
-    loaded = load_arrays(PURCHASE, sources)  # labels now start at 0
+    loaded = load_arrays(PURCHASE, user_file)  # labels now start at 0
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
@@ -175,9 +175,7 @@ def _make_canonical_purchase(raw: Arrays) -> Arrays:
 
 PURCHASE = Recipe(
     name="purchase100",
-    checksum=None,
     make_canonical=_make_canonical_purchase,
-    package=None,
     read_file=_read_purchase,
     hint=(
         "name with `data` the file dataset_purchase of the GitHub project "

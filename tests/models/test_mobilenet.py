@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from audit.tasks.task import Sources
 from models import mobilenet
 from models.data.sources import LoadedArrays
 from tests.cases import mostly_slow
@@ -86,7 +85,7 @@ def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
         path = tmp_path / f"{seed}.npz"
         splits = {"train_images": images, "train_labels": labels}
         np.savez(path, **splits, test_images=images, test_labels=labels)
-        return mobilenet.load_features(Sources(str(path)))
+        return mobilenet.load_features(str(path))
 
     first = load(0)
     assert "mobilenet_v2 features: 100%" in capfd.readouterr().err

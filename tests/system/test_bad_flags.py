@@ -237,7 +237,7 @@ def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, call, name):
     field = fields()[name]
     bad = [(value, f"`{name}={value}`") for value in list_beyond(field.kind, field.limits)]
     for value in WRONG_VALUES[field.kind]:
-        if not (field.limits.numbers_too and isinstance(value, int)):
+        if not (name == "insert" and isinstance(value, int)):
             bad.append((value, f"`{name}` must be of type {field.kind.__name__}, got {value!r}"))
     if name == "model" and call is audit_own_loss:  # a model of the caller's has any name
         bad = [(value, message) for value, message in bad if not isinstance(value, str)]

@@ -26,11 +26,10 @@ LONG = setting_of("fcnn", **{**BASE, "steps": 600})
 def train(small_dataset, tmp_path):
     """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
 
-    def run(setting, out="out", runs=8, chunk=4):
+    def run(setting, out="out", runs=8, chunk=4, progress=lambda runs: None):
         store = make.open_store(tmp_path / out, setting, small_dataset)
-        return game.train(
-            build.build(setting, small_dataset), store, runs, chunk, checkpoint_seconds=0
-        )
+        built = build.build(setting, small_dataset)
+        return game.train(built, store, runs, chunk, checkpoint_seconds=0, progress=progress)
 
     return run
 
@@ -59,7 +58,8 @@ def _dying(monkeypatch, segments):
 
 @pytest.mark.slow
 def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
-    whole = train(LONG, "whole")
+    all_runs, further_runs = [], []
+    whole = train(LONG, "whole", progress=all_runs.append)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         _dying(patch, 5)
         train(LONG)
@@ -67,10 +67,11 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
     assert [path.name for path in (store.path / "checkpoints").iterdir()] == [
         "0000004_4_3_000001.npz"
     ]
-    resumed = train(LONG)
+    resumed = train(LONG, progress=further_runs.append)
     np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
-    assert (resumed.trained_runs, resumed.model_steps) == (4, 4 * 400)  # of 600
-    assert whole.model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
+    assert resumed.trained_runs == 4
+    assert sum(further_runs) == pytest.approx(4 * 400 / 600)  # 400 of 600 steps
+    assert sum(all_runs) == pytest.approx(8) and not (store.path / "checkpoints").exists()
 
 
 @pytest.mark.slow
@@ -123,8 +124,9 @@ def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device"):
         patch.setattr(Store, "save", full)
         train(LONG, runs=4)
-    resumed = train(LONG, runs=4)
-    assert resumed.model_steps == 4 * 200
+    further_runs = []
+    resumed = train(LONG, runs=4, progress=further_runs.append)
+    assert sum(further_runs) == pytest.approx(4 * 200 / 600)
     np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
 
 
@@ -200,7 +202,7 @@ features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 table = build.build(setting_of("fcnn", adversary="gc_r", batch_size=10, steps=600), data)
 kept = Checkpoints(Path(sys.argv[2]), 0)
-(whole,) = game.play(table, [(0, 5)], 5)
+(whole,) = game.Player(table, 5).play_all([(0, 5)])
 def die(runs, heard=[]):
     heard.append(runs)
     if len(heard) == 3:  # in the second segment
@@ -214,5 +216,6 @@ heard = []
 assert len(jax.local_devices()) == int(sys.argv[1]) and heard == [0, 5 / 3, 5 / 3], heard
 np.testing.assert_array_equal(resumed.scores, whole.scores)
 short = build.build(setting_of("fcnn", adversary="gc_r", batch_size=20, steps=7, periodicity=2), data)
-print(json.dumps(np.concatenate([part.scores for part in game.play(short, [(0, 21)], 10)]).tolist()))
+parts = game.Player(short, 10).play_all([(0, 21)])
+print(json.dumps(np.concatenate([part.scores for part in parts]).tolist()))
 """

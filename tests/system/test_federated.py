@@ -37,12 +37,12 @@ from audit.storage.store import Store
 from audit.commands import cli
 from audit.training import build_federated
 from audit.settings.federated import FederatedSetting
-from models.catalogue import Sources, federated_task
+from models.catalogue import federated_task
 
 cli.prepare_jax()
 setting = FederatedSetting("linear", 10, cohort=4, rounds=60, canaries=100, observe="all", quantile=0.5,
                            noise_multiplier=0.1)
-clients = federated_task("linear").load(setting, Sources(sys.argv[1])).clients
+clients = federated_task("linear").load(setting, sys.argv[1]).clients
 played = build_federated.build(setting, clients, build_federated.rounds(setting, clients))
 game.train(played._replace(segment_steps=2), Store(Path(sys.argv[2]), {"experiment": "federated"}), 2,
                checkpoint_seconds=0)
@@ -134,7 +134,7 @@ def _many_small_runs(runs, sigma, observe):
         base.Schedule(jnp.asarray(members), jnp.asarray(mask)),
         seed=1,
     )
-    (scores,) = game.play(played, [(0, runs)], runs)
+    (scores,) = game.Player(played, runs).play_all([(0, runs)])
     return scores
 
 

@@ -50,7 +50,7 @@ def scored_again(fields, runs):
     model = given.pop("model")
     usual = {"learning_rate": 0.1, "batch_size": 1}  # which the fields replace
     played = build.build(make_setting(model, usual, given), make_up_recorded(model))
-    (chunk,) = game.play(played, [(0, runs)], chunk=runs)
+    (chunk,) = game.Player(played, runs).play_all([(0, runs)])
     return chunk.scores[:, 0]
 
 

@@ -32,7 +32,7 @@ import sys
 from experiments import __main__ as main
 from models.data import images
 load = images.load_arrays
-images.load_arrays = lambda recipe, given: load(recipe, given._replace(data="images.npz"))
+images.load_arrays = lambda recipe, given: load(recipe, "images.npz")
 sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """

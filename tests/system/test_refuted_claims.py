@@ -45,7 +45,7 @@ def examine(dataset):
         )
         power = DpSgd(*setting.composition).power
         scores, presence = [], []
-        for part in game.play(planted, [(0, MOST_RUNS)], CHUNK):
+        for part in game.Player(planted, CHUNK).play_all([(0, MOST_RUNS)]):
             scores.append(part.scores)
             presence.append(part.presence)
             whole = part._replace(

@@ -44,7 +44,7 @@ def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, d
     )
     schedule = _schedule(data)
     table = game.Game(mechanism, adversary, model.init, data, HYPER, schedule, seed=3)
-    [scores] = game.play(table, [(0, 200)], 200)
+    [scores] = game.Player(table, 200).play_all([(0, 200)])
     worlds = scores.scores[scores.presence], scores.scores[~scores.presence]
     own = HYPER.learning_rate * NORM * float(schedule.mask.sum()) / schedule.batches.shape[1]
     deviation = (

@@ -32,7 +32,7 @@ def make(dataset, model="wide_fcnn", **fields):
 
 def play(table, runs, first=0):
     """Returns the scores of runs from `first` on."""
-    (scores,) = game.play(table, [(first, first + runs)], runs)
+    (scores,) = game.Player(table, runs).play_all([(first, first + runs)])
     return scores
 
 

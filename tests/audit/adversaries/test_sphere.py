@@ -76,7 +76,7 @@ def test_scores_are_numpys_and_what_is_scored_was_inserted(
         np.testing.assert_allclose(np.linalg.norm(units, axis=1), 1, rtol=1e-6)
         moved = []
         game_of_one = table._replace(adversary=adversary._replace(score=_first(moved)))
-        next(game.play(game_of_one, [(run, run + 1)], 1))
+        next(game.Player(game_of_one, 1).play_all([(run, run + 1)]))
         np.testing.assert_allclose(moved[-1], -0.5 * 3.0 * STEPS / 4 * units.sum(axis=0), atol=2e-6)
         np.testing.assert_allclose(
             scores[run], expected(units, units.sum(axis=0)), rtol=0, atol=1e-4
@@ -151,7 +151,7 @@ from audit.tasks.task import Dataset
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 setting = setting_of("wide_fcnn", adversary="sphere", canaries=64, batch_size=10, steps=5)
-(scores,) = game.play(build.build(setting, data), [(0, 4)], 4)
+(scores,) = game.Player(build.build(setting, data), 4).play_all([(0, 4)])
 print(json.dumps(scores.scores.tolist()))
 """
 

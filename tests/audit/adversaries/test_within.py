@@ -23,7 +23,7 @@ def play(dataset, runs, model="wide_fcnn", **given):
     """Trains runs of fresh directions on a small data set; returns their scores."""
     setting = setting_of(model, **{"adversary": "sphere", "batch_size": 100, **given})
     table = build.build(setting, dataset)
-    (scores,) = game.play(table, [(0, runs)], runs)
+    (scores,) = game.Player(table, runs).play_all([(0, runs)])
     return scores
 
 
@@ -156,7 +156,7 @@ def test_one_runs_table_says_from_which_model_its_score_is_measured(
     setting = setting_of("wide_fcnn", adversary="sphere", **fields)
     rehearsals = []
     monkeypatch.setattr(Knowledge, "rehearsal", lambda self: rehearsals.append(1) or initial_model)
-    (scores,) = game.play(build.build(setting, dataset), [(0, 1)], 1)
+    (scores,) = game.Player(build.build(setting, dataset), 1).play_all([(0, 1)])
     assert len(rehearsals) == (reference == "that of a rehearsal")
     table = bounds_table.bounds_table(conclude_setting(scores, setting))
     assert f"difference between the final model and {reference}" in " ".join(table.split())

@@ -48,7 +48,7 @@ def test_in_sample_does_not_cover(monkeypatch):
 
 def test_the_summary_is_that_of_the_audits():
     setting = SETTING._replace(runs=200, audits=3)
-    audits = [audit_once((setting, i)) for i in range(3)]
+    audits = [audit_once(setting, i) for i in range(3)]
     epsilons = np.array([[value.epsilon for value in values] for values in audits])
     truth = conversions.epsilon_from_mu(1.0, 1e-5)
     for i, result in enumerate(calibrate(setting)):

@@ -23,11 +23,11 @@ SIMULATIONS = {
 @pytest.mark.parametrize("kind", SIMULATIONS)
 def test_an_audit_depends_on_its_seed_and_index_alone(kind):
     simulation = SIMULATIONS[kind]
-    values = audit_once((simulation, 2))
+    values = audit_once(simulation, 2)
     longer = simulation._replace(audits=9)
-    assert audit_once((longer, 2)) == values
+    assert audit_once(longer, 2) == values
     seeds = [simulation._replace(seed=seed) for seed in range(1, 6)]
-    assert any(audit_once((other, 2)) != values for other in seeds)
+    assert any(audit_once(other, 2) != values for other in seeds)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def conclude_logistic(sampler="shuffled:5", seed=0, epochs=4, runs=60, canaries=
         **more,
     )
     played = build.build(setting, made_up_data(seed))
-    [scores] = game.play(played, [(0, runs)], runs)
+    [scores] = game.Player(played, runs).play_all([(0, runs)])
     return conclude_setting(scores, setting)
 
 

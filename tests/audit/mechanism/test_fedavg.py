@@ -142,7 +142,7 @@ def test_rounds_are_those_of_a_slow_reference(
 
 @pytest.fixture(scope="module")
 def whole(clients, schedule):
-    (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
+    (scores,) = game.Player(_game(clients, schedule), 9).play_all([(0, 9)])
     return scores
 
 

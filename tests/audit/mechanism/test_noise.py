@@ -68,8 +68,8 @@ def test_noise_does_not_depend_on_segments(text):
 def test_runs_are_equal_to_the_bit_in_any_chunks(dataset, strategy):
     setting = setting_of("fcnn", adversary="gc_r", steps=20, batch_size=50, noise=strategy)
     table = build.build(setting, dataset)
-    (whole,) = game.play(table, [(0, 8)], 8)
-    parts = list(game.play(table, [(0, 8)], 2))
+    (whole,) = game.Player(table, 8).play_all([(0, 8)])
+    parts = list(game.Player(table, 2).play_all([(0, 8)]))
     np.testing.assert_array_equal(whole.scores, np.concatenate([one.scores for one in parts]))
 
 
@@ -91,7 +91,7 @@ def test_trained_models_leak_as_linear_losses_do(dataset, strategy, k):
         noise=strategy,
         noise_multiplier=claim.noise_multiplier,
     )
-    (scores,) = game.play(build.build(setting, dataset), [(0, runs)], runs)
+    (scores,) = game.Player(build.build(setting, dataset), runs).play_all([(0, runs)])
     shares = scores.scores.mean(axis=1) * scores.dimension**0.5
     measured, error = shares.mean(), shares.std() / runs**0.5
     predicted = claim.linear_mu() / np.sqrt(1 + claim.linear_mu() ** 2 / scores.dimension)
@@ -103,7 +103,7 @@ def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
     """500 audits of eight runs each, of 4 canaries that no step inserts."""
     given = {"canaries": 32, "coins": True, "batch_size": 50, "noise": "bisr:4"}
     setting = setting_of("wide_fcnn", adversary="sphere", steps=6, **given)
-    (scores,) = game.play(build.build(setting, dataset), [(0, 4000)], 4000)
+    (scores,) = game.Player(build.build(setting, dataset), 4000).play_all([(0, 4000)])
     proven = 0
     for part in np.split(np.arange(4000), 500):
         rows = [scores.scores[run][~scores.presence[run]][:4] for run in part]

@@ -142,7 +142,9 @@ def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choi
     silent = dpsgd.mechanism(silent_choices)
     found = {}
     for rate in (0.5, 1.0):
-        [scores] = game.play(_game(model, silent, data, adversary, rate), [(0, 1500)], 1500)
+        [scores] = game.Player(_game(model, silent, data, adversary, rate), 1500).play_all(
+            [(0, 1500)]
+        )
         design = coins(scores.scores, scores.presence)
         family = exact.approximate_dp(1e-2)
         found[rate] = betting.lower_bound(family, lifted.count(design, family, 0.05), 0.05)

@@ -157,7 +157,7 @@ def test_it_exceeds_no_more_often_than_it_says_whenever_one_stops(
     truth = one.law.truth(one)
 
     def draw(first, number):
-        found = [audit_once((one, index))[-1].epsilon for index in range(first, first + number)]
+        found = [audit_once(one, index)[-1].epsilon for index in range(first, first + number)]
         return {law: int(np.count_nonzero(np.array(found) > truth + 1e-9))}
 
     assert_covers(draw, 500)

@@ -24,7 +24,7 @@ def work(place):
     time.sleep(120)
 
 if __name__ == "__main__":
-    list(processes.in_order(work, [sys.argv[1]] * 4, 2))
+    list(processes.as_completed(work, [sys.argv[1]] * 4, 2))
 """
 
 
@@ -40,17 +40,17 @@ def ended(number):
     os._exit(3)
 
 
-def test_results_are_in_order_whoever_has_them():
-    numbers = list(range(20))
+def test_each_result_comes_with_its_task():
     for count in (1, 2):
-        assert list(processes.in_order(square, numbers, count)) == [number**2 for number in numbers]
+        results = dict(processes.as_completed(square, range(20), count))
+        assert results == {number: number**2 for number in range(20)}
 
 
 def test_what_a_process_raises_and_its_death_are_input_errors():
     with pytest.raises(InputError, match="1 is refused"):
-        list(processes.in_order(refused, [1, 2], 2))
+        list(processes.as_completed(refused, [1, 2], 2))
     with pytest.raises(InputError, match="a process of the pool died: free memory"):
-        list(processes.in_order(ended, [1, 2, 3], 2))
+        list(processes.as_completed(ended, [1, 2, 3], 2))
 
 
 @pytest.mark.slow

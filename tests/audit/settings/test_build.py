@@ -66,7 +66,7 @@ def test_compiled_programs_do_not_keep_a_games_data(adversary):
     setting = setting_of("fcnn", adversary=adversary, batch_size=10, insertions=3, **canaries)
     table = build.build(setting, data)
     game.chunk_size(table, 4)
-    assert len(list(game.play(table, [(0, 4)], 4))) == 1
+    assert len(list(game.Player(table, 4).play_all([(0, 4)]))) == 1
     kept = [weakref.ref(array) for array in (*table.data, table.schedule.batches)]
     del table
     gc.collect()

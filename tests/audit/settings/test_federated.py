@@ -103,7 +103,10 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     )
     played = build_federated.build(setting, clients, build_federated.rounds(setting, clients))
     scores = game.train(played, Store(tmp_path, {}), 4).scores
-    upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
+    upper, alone = (
+        epsilon_upper_bound(0.5, 6, 1e-5),
+        scores._replace(scores=scores.scores[:1], presence=scores.presence[:1]),
+    )
     assert concluded.conclude_together(alone) is None
     together = concluded.conclude_together(scores).assumption_free
     each = concluded.conclude_each_run(scores, scores.dimension, True)

@@ -67,12 +67,11 @@ def test_a_step_of_a_period_has_one_name():
     assert at("first", k=1) == at(1, k=1) == at("last", k=1)
     places = [at(step).schedule.place for step in (1, 2, 3, 4, 5)]
     assert places == [1, 2, 3, 4, 5] and [at(step).insertions for step in places] == [3, 3, 2, 2, 2]
-    with pytest.raises(
-        InputError, match="^`insert=6`: choose last, first, or a step of the period"
-    ):
-        validate(at(6), 2)
-    with pytest.raises(InputError, match="`insert=0` is unknown: choose one of last, first, or"):
-        at(0)
+    for wrong in (0, 6, "middle"):
+        with pytest.raises(
+            InputError, match=f"^`insert={wrong}`: give last, first or a number from 1 to 5"
+        ):
+            at(wrong)
 
 
 CHANGES = {  # a field's owner, and a value that is not its default
@@ -158,9 +157,7 @@ def test_a_setting_comes_back_from_its_identity(adversary):
         assert from_identity(json.loads(json.dumps(identity(setting)))) == setting
 
 
-def test_what_is_no_audit_is_left_alone_and_looking_for_a_store_makes_none(tmp_path):
-    assert make.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
-    assert not list(tmp_path.iterdir())
+def test_what_is_no_audit_is_left_alone():
     for config in ({}, {"kind": "landscape_exact", "steps": 3}, {"model": "fcnn"}):
         assert make.parse_config(config) is None
     assert make.parse_config({**AUDIT, "adversary": {"name": "unheard of"}}) is None
@@ -176,7 +173,7 @@ def test_scores_of_an_older_version_are_told_apart(tmp_path):
     assert decisive["adversary"] == {"name": "examples", "version": 2}
     assert from_identity(decisive) == setting
     Store(tmp_path, {**decisive, "adversary": {"name": "examples"}}).save(CHUNK)
-    assert make.find_store(tmp_path, setting, DATA) is None
+    assert make.open_store(tmp_path, setting, DATA).missing(4) == [(0, 4)]
     assert not make.audits(tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     turned = dict(reversed(SETTING.items()))
     for again in (Store(tmp_path, turned), Store.at(store.path)):
         assert again.path == store.path and again.text == store.text
-    assert Store.find(tmp_path, SETTING).path == store.path and len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 2
     moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
     assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
 

@@ -60,7 +60,7 @@ def bound_last_model(setting, dataset, effort=EFFORT):
 def play(setting, dataset, runs, audits=1):
     """Returns the scores of each of `audits` audits of the same setting, with `runs` runs each."""
     game = build.build(setting, dataset)
-    parts = list(games.play(game, [(0, runs * audits)], runs))
+    parts = list(games.Player(game, runs).play_all([(0, runs * audits)]))
     assert len(parts) == audits
     return parts
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.tasks.task import Sources
 from models.data import sources
 
 
@@ -29,10 +28,10 @@ def client(archive=b"an archive", returncode=0, stderr=""):
     return run
 
 
-def refusal(load, *words, **given):
+def refusal(load, *words, data=None):
     """Checks that a loader refuses what a user gives, in one line that holds the words."""
     with pytest.raises(InputError) as raised:
-        load(Sources(**given))
+        load(data)
     message = str(raised.value)
     assert "\n" not in message
     assert len(message) < 600

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.settings.federated import FederatedSetting
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset
 from models.catalogue import EMNIST
 from models.data import clients
 from tests.models.data.made_up import refusal
@@ -76,7 +76,7 @@ def _arrays(**changes):
 
 def read(file, number=0):
     """Returns the first clients of a file, or all."""
-    return clients.read_clients(EMNIST, FederatedSetting(clients=number), Sources(file))
+    return clients.read_clients(EMNIST, FederatedSetting(clients=number), file)
 
 
 def test_clients_of_a_file_keep_their_examples(tmp_path):

@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 
-from audit.tasks.task import Sources
 from models.data import shakespeare, sources
 
 TEXT = """\
@@ -103,7 +102,7 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
 
 def test_a_text_gives_its_roles(file, monkeypatch):
     monkeypatch.setattr(shakespeare, "MIN_CHARACTERS", 0)
-    roles = shakespeare.load_shakespeare(Sources(str(file)))
+    roles = shakespeare.load_shakespeare(str(file))
     assert roles.number == 4
     assert roles.counts.tolist() == [1, 1, 1, 1]
     assert roles.features.dtype == np.uint8
