@@ -26,8 +26,8 @@ flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multip
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=10**5)
 cli.define_levels()
-flags.DEFINE_float(
-    "momentum", None, "Craft only convex losses, against this momentum (heavy ball)."
+flags.DEFINE_enum(
+    "momentum", None, ["0.9"], "Only convex losses that beat this momentum (heavy ball)."
 )
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
@@ -87,11 +87,9 @@ def _print_momentum(level: Level, folder: Path) -> None:
     """Prints the epsilon of training on convex landscapes with --momentum, and writes it to the folder."""
     from experiments.hidden_state import momentum
 
-    beta = FLAGS.momentum
-    require(0 <= beta < 1, f"--momentum={beta:g}: give 0 to below 1")
-    table = momentum.make_table(beta, level, FLAGS.runs, FLAGS.seed)
+    table = momentum.make_table(level, FLAGS.runs, FLAGS.seed)
     print(f"{table.text()}\n")
-    header = f"# momentum={beta:g}, delta={show_level(level.delta)}\n"
+    header = f"# momentum={momentum.BETA:g}, delta={show_level(level.delta)}\n"
     cli.write_files(folder, {"momentum.csv": header.encode() + table.csv()})
 
 
