@@ -9,7 +9,6 @@ training run.
 """
 
 import itertools
-from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -17,9 +16,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
-from audit.storage import index
-from audit.written import Level, show_level
-from experiments.cells.cell import find_answer
+from audit.written import show_level
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
@@ -37,7 +34,7 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and draws the epsilon of training on three landscapes: the paper's, a convex one and the latch.
 
-    With --momentum, it prints the epsilon only for convex landscapes (`_print_momentum`).
+    With --momentum, it prints the epsilon only for convex landscapes with momentum.
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
@@ -48,50 +45,34 @@ def main() -> None:
     for size in batch_sizes:
         require(size.is_integer(), f"--batch_sizes={size:g}: give whole numbers")
     folder = cli.folder() / "landscape"
-    cli.prepare_jax()
-    if FLAGS.momentum is not None:
-        _print_momentum(level, folder)
-        return
     from audit.report import style
-    from experiments.hidden_state import crafted, landscape, landscape_figures
-    from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
+    from experiments.hidden_state import crafted, landscape, landscape_figures, momentum
+    from experiments.hidden_state.landscape import Process, Study
 
-    pairs = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
-    processes = [Process(sigma, int(size), FLAGS.steps) for sigma, size in pairs]
-    studies = landscape.list_studies(processes, **level._asdict(), runs=FLAGS.runs, seed=FLAGS.seed)
-    held = index.holdings(cli.folder())
-    results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
-    for study in tqdm(studies, desc="landscapes", unit="landscape"):
-        answer = find_answer(held, study.setting())
-        if answer is None:
-            answer = landscape.keep(cli.folder(), study)
-        results[study.kind].append((study, answer))
-
-    # The convex landscape and the latch have fixed settings.
-    tables = {
-        "landscape": landscape_figures.make_table(results[AUDIT]),
-        "convex": crafted.make_convex_table(level.delta),
-        "latch": crafted.make_latch_table(level.delta),
-    }
-    header = f"# delta={show_level(level.delta)}\n".encode()
-    contents = {}
+    study = Study(*level, FLAGS.runs, FLAGS.seed)
+    contents = {}  # of files, by name
+    if FLAGS.momentum is not None:
+        tables = {"momentum": momentum.make_table(study)}
+    else:
+        audits = []
+        pairs = list(itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes)))
+        for sigma, size in tqdm(pairs, desc="landscapes", unit="landscape"):
+            audits.append(landscape.audit(Process(sigma, int(size), FLAGS.steps), study))
+        # The convex landscape and the latch have fixed settings.
+        tables = {
+            "landscape": landscape_figures.make_table(audits),
+            "convex": crafted.make_convex_table(level.delta),
+            "latch": crafted.make_latch_table(level.delta),
+        }
+        searches = [landscape.search(process, study) for process in landscape.SEARCHED]
+        for name, figure in landscape_figures.draw(audits, searches, study):
+            contents[f"{name}.png"] = style.png(figure)
     for name, table in tables.items():
         print(f"{table.text()}\n")
-        contents[f"{name}.csv"] = header + table.csv()
-    for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
-        contents[f"{name}.png"] = style.png(figure)
+        header = f"# delta={show_level(level.delta)}\n"
+        contents[f"{name}.csv"] = header.encode() + table.csv()
     cli.write_files(folder, contents)
 
 
-def _print_momentum(level: Level, folder: Path) -> None:
-    """Prints the epsilon of training on convex landscapes with --momentum, and writes it to the folder."""
-    from experiments.hidden_state import momentum
-
-    table = momentum.make_table(level, FLAGS.runs, FLAGS.seed)
-    print(f"{table.text()}\n")
-    header = f"# momentum={momentum.BETA:g}, delta={show_level(level.delta)}\n"
-    cli.write_files(folder, {"momentum.csv": header.encode() + table.csv()})
-
-
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

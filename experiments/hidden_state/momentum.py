@@ -31,8 +31,9 @@ from audit.laws.intervals import Array
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
 from audit.report.table import Table, at_least, at_most
-from audit.written import Level, show_level
+from audit.written import show_level
 from experiments.hidden_state.crafted import INSERTIONS, NOISE_MULTIPLIER, make_convex_row
+from experiments.hidden_state.landscape import Study
 from experiments.sweeps.records import Record, field
 
 BETA = 0.9
@@ -70,18 +71,19 @@ _LANDSCAPES = """\
 2; 1e-05 1e-05 1.27601; 0 0 1.304 0 0 1.601
 1; 0.00013 0 0.2721 0.00013 0.76704; 0 0 0 0 0.828 0 0 0 0.531 1
 2; 0 2 1.69496 0 1.28992; 0 2 1.719 0 1.279 0 2 2 0 1.59
-1; 0 0 1 0.764017 0 0.140599 1 0 0 0.752363; 0.017 0.003 1 0.777 0.006 0.145 1 0 0.009 0.785 0.01 0.001 1 0.777 \
-0.002 0.14 0.999 0.001 0.003 0.756
-2; 0 2 0.38611 0 1.999999 1.971905 0.81309 2 4.6e-05 1.310388; 0 2 0.386 0 2 1.972 0.813 2 0 1.31 0 2 0.386 0 2 \
-1.972 0.813 2 0 1.31
-1; 0 0 0.999962 0.999962 0 0 1 0.998962 0 0 0.999962 0.785008 0.646975 0 0 0.77997 0.141033 0 0 0 0.923965 0.999962 \
-0 0 0.699973; 0 0 1 1 0 0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7 0 0 1 1 0 0 1 0.999 0 0 1 \
-0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7
-2; 0 1.9998083 0.05899434 0.52095006 1.9998083 0.2879724 1.9998083 0.0249976 1.1330831 1.16388843 0.15698495 \
-1.78902022 0.01099895 0.38796281 1.9988084 1.08689581 0.34996645 1.53585277 1.28787655 1.9998083 0 0.52194997 \
-1.9998083 0 1.31387405; 0 1.99981 0.05899 0.52098 1.99986 0.28799 1.99996 0.025 1.133 1.16399 0.157 1.789 0.011 \
-0.38799 1.99899 1.08699 0.34997 1.53597 1.28799 1.99995 0 0.52195 1.99981 0 1.31387 0 1.99981 0.05899 0.52099 \
-1.99993 0.288 1.99998 0.025 1.133 1.16399 0.157 1.789 0.011 0.388 1.999 1.087 0.35 1.536 1.288 2 0 0.522 2 0 1.314
+1; 0 0 1 0.764017 0 0.140599 1 0 0 0.752363; 0.017 0.003 1 0.777 0.006 0.145 1 0 0.009 0.785 0.01 0.001 1 \
+0.777 0.002 0.14 0.999 0.001 0.003 0.756
+2; 0 2 0.38611 0 1.999999 1.971905 0.81309 2 4.6e-05 1.310388; 0 2 0.386 0 2 1.972 0.813 2 0 1.31 0 2 0.386 \
+0 2 1.972 0.813 2 0 1.31
+1; 0 0 0.999962 0.999962 0 0 1 0.998962 0 0 0.999962 0.785008 0.646975 0 0 0.77997 0.141033 0 0 0 0.923965 \
+0.999962 0 0 0.699973; 0 0 1 1 0 0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7 0 0 1 1 0 \
+0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7
+2; 0 1.9998083 0.05899434 0.52095006 1.9998083 0.2879724 1.9998083 0.0249976 1.1330831 1.16388843 \
+0.15698495 1.78902022 0.01099895 0.38796281 1.9988084 1.08689581 0.34996645 1.53585277 1.28787655 1.9998083 \
+0 0.52194997 1.9998083 0 1.31387405; 0 1.99981 0.05899 0.52098 1.99986 0.28799 1.99996 0.025 1.133 1.16399 \
+0.157 1.789 0.011 0.38799 1.99899 1.08699 0.34997 1.53597 1.28799 1.99995 0 0.52195 1.99981 0 1.31387 0 \
+1.99981 0.05899 0.52099 1.99993 0.288 1.99998 0.025 1.133 1.16399 0.157 1.789 0.011 0.388 1.999 1.087 0.35 \
+1.536 1.288 2 0 0.522 2 0 1.314
 """
 LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 
@@ -125,36 +127,34 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     return theta[is_in], theta[~is_in]
 
 
-def make_rows(level: Level, runs: int, seed: int) -> list[Record]:
-    """Returns a record for each of LANDSCAPES, with mu and epsilons of the last model at the level's delta.
-
-    Half of the `runs` simulated runs have the canary.
+def make_rows(study: Study) -> list[Record]:
+    """Returns a record for each of LANDSCAPES, with mu and epsilons of the last model.
 
     Returns:
       Records with the fields of the landscape, the period's number of steps `k`, `mu`, `epsilon`, and
-      `simulated`, a lower bound on epsilon from simulated runs with the level's confidence. For SGD with the
+      `simulated`, a lower bound on epsilon from simulated runs. For SGD with the
       same k, `linear` is the epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss.
       `composition` is the accountant's epsilon for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
-    composition = conversions.epsilon_from_mu(composed_mu, level.delta)
+    composition = conversions.epsilon_from_mu(composed_mu, study.delta)
     rows = []
     for landscape in LANDSCAPES:
         mu = compute_mu(landscape)
         # Steps of SGD on smooth convex losses have the Lipschitz constant 1.
-        sgd = make_convex_row(landscape.k, insert=LAST, lipschitz=1.0, delta=level.delta)
-        scores = simulate(landscape, runs, seed)
+        sgd = make_convex_row(landscape.k, insert=LAST, lipschitz=1.0, delta=study.delta)
+        scores = simulate(landscape, study.runs, study.seed)
         # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.
-        bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, *level)
+        bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
         # On linear losses, SGD's steps preserve distances, as along a constant direction.
-        linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], level.delta)
+        linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta)
         row = {
             **landscape._asdict(),
             "k": landscape.k,
             "linear": linear,
             "sgd_bound": sgd["epsilon_bound"],
             "mu": mu,
-            "epsilon": conversions.epsilon_from_mu(mu, level.delta),
+            "epsilon": conversions.epsilon_from_mu(mu, study.delta),
             "simulated": bound.epsilon,
             "composition": composition,
         }
@@ -162,7 +162,7 @@ def make_rows(level: Level, runs: int, seed: int) -> list[Record]:
     return rows
 
 
-def make_table(level: Level, runs: int, seed: int) -> Table[Record]:
+def make_table(study: Study) -> Table[Record]:
     """Returns the table of LANDSCAPES; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
@@ -171,7 +171,7 @@ def make_table(level: Level, runs: int, seed: int) -> Table[Record]:
         field("linear", "SGD, linear\nlosses", ".2f"),
         field("sgd_bound", "SGD, any\nconvex loss", upper),
         field("epsilon", f"momentum {BETA:g},\nthis loss", ".2f"),
-        field("simulated", f"simulated,\n{runs:,} scores", partial(at_least, decimals=2)),
+        field("simulated", f"simulated,\n{study.runs:,} scores", partial(at_least, decimals=2)),
         field("composition", "all\nmodels", upper),
         field("mu"),
         field("period"),
@@ -181,7 +181,7 @@ def make_table(level: Level, runs: int, seed: int) -> Table[Record]:
         f"last models of heavy ball on crafted convex losses: sigma = {NOISE_MULTIPLIER:g}, "
         f"{INSERTIONS} insertions,",
         "canary in the last step of each period of k steps; "
-        f"epsilon at delta {show_level(level.delta)}",
+        f"epsilon at delta {show_level(study.delta)}",
     ]
     after = ["simulated: lower bound if the curve is Gaussian"]
-    return Table(columns, make_rows(level, runs, seed), before=before, after=after)
+    return Table(columns, make_rows(study), before=before, after=after)

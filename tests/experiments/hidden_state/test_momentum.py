@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from audit.laws.conversions import epsilon_from_mu
-from audit.written import Level
 from experiments.hidden_state import momentum
+from experiments.hidden_state.landscape import Study
 from experiments.hidden_state.momentum import BETA, LANDSCAPES
 from tests.cases import mostly_slow
 
-LEVELS = Level(1e-5, 0.95)
 BY_PLACE = {(landscape.k, float(landscape.most)): landscape for landscape in LANDSCAPES}
 
 
@@ -48,7 +47,7 @@ def test_simulated_last_models_confirm_the_exact_leak(place):
 
 
 def test_no_row_exceeds_composition_or_proves_more_than_the_truth():
-    table = momentum.make_table(LEVELS, 2000, 1)
+    table = momentum.make_table(Study(1e-5, 0.95, 2000, 1))
     assert max(map(len, table.text().splitlines())) <= 80
     for row in table.rows:
         assert row["linear"] <= row["epsilon"] + 0.01 <= row["composition"]
