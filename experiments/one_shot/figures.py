@@ -47,7 +47,7 @@ from experiments.one_shot.sweep import (
     SplitPlan,
     TrainingPlan,
 )
-from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines, take
+from experiments.sweeps.panels import draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable
@@ -59,7 +59,6 @@ _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
 _SIMULATED_NOTE = """\
 mean (standard deviation) over simulations; estimates are not bounds
 fitted: the estimate as printed in the paper"""
-_FLOORS_NOTE = "mean (95% quantile) without leakage, for a known null"
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
 both worlds. in-sample: the paper's lower value, the best of all thresholds.
@@ -232,31 +231,29 @@ def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) 
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each panel of Figure 4 with stored runs.
+    """Yields a record for each panel of Figure 4 with stored runs, and each of QUANTILES.
 
     A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), a canary's
-    `analytical` epsilon if it takes part once, and the estimates' QUANTILES over experiments, from `one run`
-    and from `several runs`.
+    `analytical` epsilon if it takes part once, and the quantile `x`. `one run` and `several runs` are this
+    quantile of the estimates over experiments.
     """
     for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
-        record: Record = {
-            "noise": noise,
-            "observe": observer,
-            "analytical": epsilon_upper_bound(noise, 1, delta),
-        }
         settings = (  # (field, runs of an experiment, setting of a run)
             ("one run", 1, plan.training.with_noise(noise)),
             ("several runs", plan.runs, plan.several_runs(noise)),
         )
+        quantiles = {}
         for name, runs, setting in settings:
             observed = dataclasses.replace(setting, observe=observer)
             stored = federated.read(held, observed, plan.experiments * runs)
             if stored is not None:
                 dimension = plan.training.dimension
                 epsilons = _estimate_experiments(observed, stored.scores, runs, dimension, delta)
-                record[name] = np.quantile(epsilons, QUANTILES)
-        if record.keys() >= _SPLITS.keys():  # both are stored
-            yield record
+                quantiles[name] = np.quantile(epsilons, QUANTILES)
+        if len(quantiles) == len(settings):  # both are stored
+            analytical = epsilon_upper_bound(noise, 1, delta)
+            panel = {"noise": noise, "observe": observer, "analytical": analytical}
+            yield from pd.DataFrame({**panel, "x": QUANTILES, **quantiles}).to_dict("records")
 
 
 def _estimate_experiments(
@@ -284,7 +281,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
     plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
     if isinstance(plan, Simulations):
-        return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
+        return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
     no_data = DataSets({})  # unused by `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -340,18 +337,15 @@ def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Recor
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
     """Draws Figure 4 from records of `read_splits`: the quantiles of estimates over experiments."""
-    panels = {}
+    records = []
     for split in splits:
-        heading = f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"
-        panels[heading] = partial(
-            plot_lines,
-            records={**split, "x": QUANTILES},
-            looks=_SPLITS,
-            xticks=QUANTILES,
-            xlabel="quantile",
-            ylim=(0, None),
-        )
-    return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="estimate of epsilon")
+        records.append({**split, "panel": f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"})
+    draw_panel = partial(
+        plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
+    )
+    return draw_panels_of(
+        records, title, draw_panel, _PANEL_SIZE, across=4, ylabel="estimate of epsilon"
+    )
 
 
 def _draw_histogram(axis: Axes, records: Records) -> None:
@@ -448,11 +442,8 @@ def _describe(record: Record) -> str:
     return f"$\\sigma$ = {record['noise']:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
-def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
-    """Returns Table 1 with a row for each of `cells`, the records of `simulate`, and noise floors below.
-
-    A noise floor is an estimate's mean and 95% quantile without leakage.
-    """
+def make_simulated_table(cells: Records) -> OwnTable:
+    """Returns Table 1 with a row for each of `cells`, the records of `simulate`."""
     # The arguments of `field` are a column's field, head, format and width. A column with no head is only in
     # the CSV.
     columns = [
@@ -464,22 +455,10 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         text_field(f"{ONE_SHOT_EQUAL_VARIANCE}_shown", "equal variance", 15),
         text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
     ]
-    floor_columns = [field("canaries", "canaries", ",", 8)]
     for method in FITTED:
         columns += [field(method), field(f"{method}_deviation")]
-        head = method.removeprefix("one_shot_").replace("_", " ")
-        floor_columns.append(field(method, head, width=18))
-    floors = []
-    for canaries in plan.floors:
-        record: Record = {"canaries": canaries}
-        for method in FITTED:
-            floor = one_shot.noise_floor(method, canaries, unobserved=0, delta=DELTA)
-            record[method] = _show_floor(floor, decimals=3)
-        floors.append(record)
-    at_delta = f"epsilon at delta {show_level(DELTA)}"
-    below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
-    title = f"Table 1: estimates of {at_delta}"
-    return own_table(title, columns, cells, [_SIMULATED_NOTE, "", below.text])
+    title = f"Table 1: estimates of epsilon at delta {show_level(DELTA)}"
+    return own_table(title, columns, cells, [_SIMULATED_NOTE])
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
@@ -554,22 +533,16 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of Figure 4: quantiles of estimates, for records of `read_splits`."""
-    names = list(map(str, QUANTILES))
-    records = []
-    for split in splits:
-        for name in _SPLITS:
-            quantiles = dict(zip(names, split[name], strict=True))
-            records.append({**split, "canaries": name, **quantiles})
     columns = [
         field("noise", "noise", ".3g", 7, left=True),
         field("observe", "observed", width=9, left=True),
-        field("canaries", "canaries in", width=13, left=True),
+        field("x", "quantile", width=8)._replace(key="quantile"),
     ]
-    for name in names:
-        columns.append(field(name, name, ".4g", 8))
-    columns.append(field("analytical", "analytical", ".4g", 11))
-    note = "columns: quantiles of the estimate over experiments, not a bound"
-    return own_table(title, columns, records, [_RULE, note])
+    for name in _SPLITS:
+        columns.append(field(name, name, ".4g", 14))
+    columns.append(field("analytical", "analytical", ".4g", 12))
+    note = "quantiles of the estimate over experiments, not a bound"
+    return own_table(title, columns, splits, [_RULE, note])
 
 
 def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
