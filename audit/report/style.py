@@ -31,8 +31,6 @@ BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
 FADED = "0.55"  # grey, for invalid bounds and in-sample values
-# Colours by their names in `audit.methods.method.Mark`.
-PALETTE = {"blue": BLUE, "orange": ORANGE, "grey": FADED}
 OUT = BLUE
 IN = VERMILION
 BOUND = GREEN

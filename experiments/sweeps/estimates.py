@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.laws import conversions
-from audit.methods import estimate
-from audit.methods.estimate import IF_GAUSSIAN
-from audit.report import audit_panels, style
-from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
+from audit.laws.intervals import Array
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE
+from audit.report import audit_panels
+from audit.report.style import BLUE, BOUND, FADED, IN, ORANGE, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
 from audit.written import show_level
 from experiments.sweeps.panels import draw_panels
@@ -25,40 +25,20 @@ from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# Distances on the horizontal axis, in units of the distance between neighbouring points.
-_MARK_DISTANCE = 0.18  # between the marks of two methods at one point
+# Keyword arguments for `Axes.errorbar`.
+_MARK: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2.5, "ls": "none", "zorder": 3, "ms": 5}
+# By method, from left to right: the distance of its mark from the middle of a point, in units of the distance
+# between neighbouring points, and how to draw it.
+LOOKS: dict[str, tuple[float, dict[str, Any]]] = {
+    IF_GAUSSIAN: (-0.18, {**_MARK, "color": BLUE, "marker": "o"}),
+    ASSUMPTION_FREE: (0.0, {**_MARK, "color": ORANGE, "marker": "^", "ms": 5.5, "mec": "0.3"}),
+    IN_SAMPLE: (0.18, {**_MARK, "color": FADED, "marker": "o", "mfc": "white"}),
+}
 _GROUP_GAP = 0.5  # added between points with different x
 _MAX_ACROSS = 8  # points in a row of panels; if there are more, each panel gets its own row
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
 _LETTERS_PER_INCH = 12  # in a figure's heading
-
-
-def looks() -> dict[str, tuple[float, dict[str, Any]]]:
-    """Returns how to draw each method's mark, by the method's name and in order from left to right.
-
-    A value is the mark's signed horizontal distance from the middle of its point, and keyword arguments for
-    `Axes.errorbar`.
-    """
-    marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
-    marks.sort(key=lambda named: named[1].place)
-    middle = (len(marks) - 1) / 2
-    by_method = {}
-    for i, (name, mark) in enumerate(marks):
-        look = {
-            "color": style.PALETTE[mark.color],
-            "marker": mark.marker,
-            "ms": mark.size,
-            "mec": mark.outline or None,  # the color of the marker's edge
-            "elinewidth": 0.8,  # the width of the error bar
-            "capsize": 2.5,
-            "ls": "none",
-            "zorder": 3,
-        }
-        if not mark.filled:
-            look["mfc"] = "white"  # the color of the marker's face
-        by_method[name] = ((i - middle) * _MARK_DISTANCE, look)
-    return by_method
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
@@ -93,7 +73,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     epsilons = [0.1]  # the smallest range of the axis
     for point in points:
         epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
-        for method in looks():
+        for method in LOOKS:
             _, _, largest = point.spread(method)
             epsilons.append(largest)
     highest = max(filter(math.isfinite, epsilons))
@@ -140,7 +120,7 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     """Draws the epsilons of a point.
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
-    Each method in `looks` has a mark at the mean over the point's seeds, with an error bar from the smallest
+    Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest
     epsilon to the largest. For a single seed, a vertical bar replaces the error bars. It shows the two-sided
     interval for normal scores.
 
@@ -167,7 +147,7 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     ends = (position - 0.45, position + 0.45)
     upper_bound = [point.upper_bound()] * 2
     axis.plot(ends, upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
-    for name, (offset, look) in looks().items():
+    for name, (offset, look) in LOOKS.items():
         method = point.find_method(name)
         if method is None:
             continue
@@ -217,26 +197,27 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    def draw_profile(axis: Axes, mu: float, label: str, **look: Any) -> None:
-        """Plots delta against epsilon for mu-GDP."""
-        axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
-
     def draw(axis: Axes) -> None:
         """Draws all profiles on one axis."""
-        draw_profile(axis, largest_mu, _ACCOUNTING, color=UPPER, ls=":")
+        plot = partial(_plot_profile, axis, epsilons)
+        plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
             # A bound has no mu if it proves no leakage.
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
-            draw_profile(axis, mu, label, color=color, ls="--")
+            plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
             predicted = point.predicted_mu()
             if predicted is not None:
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                draw_profile(axis, predicted, label, color=color, lw=5, alpha=0.3)
+                plot(predicted, label, color=color, lw=5, alpha=0.3)
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
     return draw_panels(_make_heading(title, points, 6), {"": draw}, (6, 3.6), ylabel="delta")
+
+
+def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: Any) -> None:
+    """Plots delta against epsilon for mu-GDP."""
+    axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
 
 def _make_heading(title: str, points: Sequence[Point], width: float) -> str:

@@ -112,6 +112,7 @@ def plot_lines(
     axis.set(**options)
     if "xticks" in options:
         axis.minorticks_off()
+        axis.xaxis.set_major_formatter("{x:g}")  # not as powers of 10
 
 
 def draw_dot(

@@ -57,7 +57,7 @@ def points_of(cells, conclusion):
 
 def bars(axis, method):
     """Returns {position: (mean, low, high)} of a method's marks in a panel."""
-    offset, look = estimates.looks()[method]
+    offset, look = estimates.LOOKS[method]
     drawn = {}
     for line, _, ends in axis.containers:
         if line.get_marker() == look["marker"] and line.get_color() == look["color"]:
