@@ -4,11 +4,10 @@ The bounds are the same as in the separate commands. CANIFE's estimates do not u
 sampling, since the adversary knows the mini-batches.
 """
 
+import math
 import sys
-import time
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,10 +19,9 @@ from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
 from audit.written import Level, counted, show_level
+from experiments.canife import curves, rounds
 from experiments.canife import measured as canife_measured
-from experiments.canife import rounds
 from experiments.canife import training as canife_training
-from experiments.canife.rounds import Charge
 from experiments.cells.work import Workplace
 from experiments.compare.compared import (
     ALL,
@@ -44,7 +42,7 @@ _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
 _ANY_CURVE = ("nothing", "fair coins", "fresh directions")
 _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
-(no bound): an estimate or a measurement. s: seconds; kept: already stored.
+(no bound): an estimate or a measurement.
 All rows have the same mechanism, neighbours (add a canary) and delta:
 {steps:,} steps of DP-SGD with the canary in each step, {noise} noise,
 sigma = {sigma:g}."""
@@ -58,9 +56,9 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
     Returns:
       Records; methods that see only the final model come first. Fields: the method's name `method`; `sees`,
-      FINAL or ALL; its number of models `runs`; the `seconds` of training, or None if all runs were stored;
-      `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a bound's
-      assumption, REJECTED if the scores refute this assumption, or ESTIMATE for an estimate.
+      FINAL or ALL; its number of models `runs`; `value`, the name of a bound or an estimate; its `epsilon`;
+      and `assumes`, which is a bound's assumption, REJECTED if the scores refute this assumption, or ESTIMATE
+      for an estimate.
     """
     # CANIFE can only compose independent noise. We prepare it first, since it may reject the setting.
     includes_canife = compared.noise == INDEPENDENT
@@ -81,11 +79,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     level = Level(compared.delta, compared.confidence)
     dataset = place.data.load(compared.model)
     request = driver.make_request(method.setting, dataset, method.runs, level)
-    begin = time.perf_counter()
     finished = driver.audit(request, place.out)
-    seconds = None
-    if finished.trained is not None:
-        seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
         # The usual conclusion ignores that scores are cosines with random directions. For the final model,
@@ -104,7 +98,6 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
             "method": method.name,
             "sees": method.sees,
             "runs": method.runs,
-            "seconds": seconds,
             "value": finding.method,
             "epsilon": finding.epsilon,
             "assumes": assumes,
@@ -116,34 +109,26 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Measures CANIFE's missing rounds and returns its two records (see `find_rows`).
 
-    Each measured round represents all rounds until the next measured one. The record "as published" follows
-    the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
-    release with this epsilon, and composes these releases by Renyi DP at sampling rate 1. The record "exact
-    laws" converts the exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon,
-    and adds up the squares of mu.
+    Each measured round represents all rounds until the next measured one. The record "as published" composes
+    the estimates of rounds by Renyi DP, as the paper's code does. The record "exact laws" converts the exact
+    epsilon of each round's canary to the mu of a Gaussian curve with this epsilon, and adds up the squares of
+    mu.
     """
-    begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
     # The generator measures rounds as `list` consumes it.
-    new_rounds = list(canife_training.measure_missing(attacked, split, store, numbers))
-    seconds = time.perf_counter() - begin if new_rounds else None
-    charges = []
-    sum_of_squares = 0.0  # of the mu of all rounds
-    counts = rounds.forward(numbers, total=attacked.rounds)
-    estimate_delta = 1 / attacked.scores  # the paper's choice
-    for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
-        estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        noise = rounds.renyi_charge(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
-        charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
-        sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
-    common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
-    published = rounds.composed(charges, attacked.delta)
-    exact = conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta)
-    return [
-        {**common, "value": "as published", "epsilon": published},
-        {**common, "value": "exact laws", "epsilon": exact},
-    ]
+    list(canife_training.measure_missing(attacked, split, store, numbers))
+    frame = curves.summarize(attacked, canife_measured.read_rounds(store, numbers))
+    # The adversary knows the mini-batches, so sampling does not amplify privacy.
+    frame = curves.compose(attacked, frame.assign(rate=1.0))
+    squares = [conversions.mu_from_epsilon(law, attacked.delta) ** 2 for law in frame["law"]]
+    mu = math.sqrt(rounds.forward(numbers, total=attacked.rounds) @ squares)
+    epsilons = {
+        "as published": frame["training"].iloc[-1],
+        "exact laws": conversions.epsilon_from_mu(mu, attacked.delta),
+    }
+    common = {"method": "CANIFE", "sees": ALL, "runs": 1, "assumes": ESTIMATE}
+    return [{**common, "value": name, "epsilon": epsilon} for name, epsilon in epsilons.items()]
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
@@ -156,13 +141,12 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("value", "estimator", width=23, left=True),
         field("sees"),
         field("runs", "runs", ",", width=5),
-        field("seconds", "s", ".0f", width=4, none="kept"),
         Column(value=_show_epsilon, head="epsilon", width=7),
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
-    upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
+    upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>5} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),
         steps=compared.steps,
