@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {
 }
 
 # A fixed salt makes the ids in SVG files reproducible. Type 42 embeds fonts in PDF files.
-_SAVED: dict[Any, Any] = {"svg.hashsalt": "audit", "pdf.fonttype": 42}
+_SAVED: dict[Any, Any] = {**STYLE, "svg.hashsalt": "audit", "pdf.fonttype": 42}
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
