@@ -30,7 +30,6 @@ which is the delta of theta_T.
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -89,15 +88,12 @@ class Stepper:
       points: The grid points, of shape (n,), symmetric about 1/2.
     """
 
-    def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large.
-
-        The grid has `per_deviation` points or more in one standard deviation of a step's noise.
-        """
+    def __init__(self, process: Process) -> None:
+        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large."""
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
-        self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
+        self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
         # With little noise per step, the densities keep sharp edges at the thresholds.
         if process.batch_size / sigma >= _FINE_RATIO:
             self.spacing /= 3
@@ -154,28 +150,23 @@ class Stepper:
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
 
 
-def iterate_densities(
-    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
-) -> Iterator[DensityPair]:
+def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityPair]:
     """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
     Args:
       process: The process.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
-      per_deviation: Grid points in one standard deviation of a step's noise.
 
     Raises InputError if the grid would be too large.
     """
-    stepper = Stepper(process, per_deviation)
+    stepper = Stepper(process)
     pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
     return map(stepper.make_pair, pairs)
 
 
-def compute_last_densities(
-    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
-) -> DensityPair:
+def compute_last_densities(process: Process, thresholds: Floats) -> DensityPair:
     """Returns the densities of theta_T without and with the canary; see `iterate_densities`."""
-    *_, last = iterate_densities(process, thresholds, per_deviation)
+    *_, last = iterate_densities(process, thresholds)
     return last
 
 
@@ -199,44 +190,14 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     return weights
 
 
-def compute_epsilon(
-    process: Process, thresholds: Floats, delta: float, per_deviation: int = PER_DEVIATION
-) -> float:
+def compute_epsilon(process: Process, thresholds: Floats, delta: float) -> float:
     """Returns the exact epsilon of theta_T at delta. See `iterate_densities` for the other arguments."""
-    return densities.epsilon_at(compute_last_densities(process, thresholds, per_deviation), delta)
+    return densities.epsilon_at(compute_last_densities(process, thresholds), delta)
 
 
 def constant(process: Process, threshold: float) -> Floats:
     """Returns the thresholds (T - 1,) of an adversary with a constant threshold."""
     return np.full(process.steps - 1, threshold)
-
-
-def best_constant(process: Process, delta: float) -> Floats:
-    """Returns the thresholds (T - 1,) that leak the largest epsilon at delta if all of them are equal.
-
-    We try a grid of thresholds, then Brent's method between the neighbours of the best one. We skip
-    thresholds below 1/2, because reflection about 1/2 swaps the densities with and without the canary and
-    does not change epsilon.
-    """
-
-    def negate_epsilon(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
-        """Returns minus a constant threshold's epsilon, by default from a coarse density grid."""
-        return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
-
-    # The optimal adversary's first threshold is at most `top`. The best constant threshold may be larger, so
-    # the grid extends 25% further.
-    top = cross_at_first_step(process, upper_bound(process, delta))
-    grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
-    around = grid[max(best - 1, 0) : best + 2]  # the best threshold and its neighbours
-    bounds = (around[0], around[-1])
-    # A rough threshold is enough: epsilon hardly changes near its maximum.
-    options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
-    refined = scipy.optimize.minimize_scalar(
-        negate_epsilon, bounds=bounds, method="bounded", options=options
-    )
-    negate_precisely = partial(negate_epsilon, per_deviation=PER_DEVIATION)
-    return constant(process, min(refined.x, grid[best], key=negate_precisely))
 
 
 def optimal(process: Process, delta: float) -> Floats:
@@ -246,7 +207,7 @@ def optimal(process: Process, delta: float) -> Floats:
     docstring). We search for the epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
-    stepper = Stepper(process, PER_DEVIATION)
+    stepper = Stepper(process)
 
     def compute_excess(epsilon: float) -> float:
         """Returns log(largest delta at this epsilon) - log(given delta), which decreases in epsilon."""
@@ -267,7 +228,6 @@ def optimal(process: Process, delta: float) -> Floats:
 # optimal (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Floats]] = {
     "half": lambda process, delta: constant(process, HALF),
-    "best_constant": best_constant,
     "optimal": optimal,
 }
 

@@ -28,7 +28,6 @@ _EPSILONS = {  # by field: label, color, and format of the line
 _DARK_RATE = 0.55  # cells with lower rates are dark, so their numbers are white
 _EXACT_PANELS = {  # titles of heat maps, by adversary
     "half": "exact, h = C / 2",
-    "best_constant": "exact, best constant threshold",
     "optimal": "exact, optimal adversary",
 }
 
