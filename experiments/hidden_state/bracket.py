@@ -134,7 +134,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows of `gather_rows` with the upper bounds of `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
-    rows = gather_rows(points, evidence.levels.delta)
+    rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
         # Steps do not depend on the adversary. A setting that is not in `measured` needs no measurement.
@@ -143,15 +143,13 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     return rows
 
 
-def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
+def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
     audit is missing, the row does not have its fields.
 
-    Args:
-      points: The points, each with a conclusion.
-      delta: The delta of predicted epsilons.
+    Each point must have a conclusion.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
@@ -185,7 +183,7 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
                 "interval_low": low,
                 "interval_high": high,
                 IF_GAUSSIAN: mean,
-                "constant_direction": point.predicted(delta),
+                "constant_direction": point.predicted(),
             }
     return list(rows.values())
 
@@ -334,7 +332,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "canaries": cell.setting.canaries,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
-                "predicted": point.predicted(evidence.levels.delta),
+                "predicted": point.predicted(),
                 # `holds` is False if the scores reject the bound's assumption.
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
                 # Only fresh directions have bounds from 1 and 3 runs.
@@ -367,7 +365,7 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and makes its table."""
     delta = evidence.levels.delta
-    rows = gather_rows(points, delta)
+    rows = gather_rows(points)
     for row in rows:
         mechanism = row["setting"].mechanism
         schedule = row["setting"].schedule

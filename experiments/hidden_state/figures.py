@@ -1,13 +1,11 @@
 """Draws the hidden-state paper's sweeps from stored results, without training."""
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import identity
 from experiments.cells.cell import find_answer
 from experiments.hidden_state import bracket, correlated, measured
-from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
@@ -51,7 +49,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.profile_figure(sweep.title, stored, delta)
         case _:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, stored, delta)
-    rows = list(points.make_rows(sweep, stored, CLAIMS, delta))
+    rows = list(points.make_rows(sweep, stored))
     return Drawn(figure, missing, rows)
 
 
@@ -82,7 +80,6 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             )
         first_setting, _ = stored[0]  # all settings have the same clipping norm C
         axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 
     title = "L's canary before clipping: mean and 2 standard deviations"

@@ -56,7 +56,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     panels = {}
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
-        panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
+        panels[name] = partial(_draw_panel, points=of_panel, x=x)
     widest = max(map(len, by_panel.values()))  # the most points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
@@ -72,7 +72,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     # Intervals may extend far above the marks, so we ignore them for the limits of the shared axis.
     epsilons = [0.1]  # the smallest range of the axis
     for point in points:
-        epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
+        epsilons += [point.upper_bound(), point.predicted() or 0.0]
         for method in LOOKS:
             _, _, largest = point.spread(method)
             epsilons.append(largest)
@@ -81,7 +81,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     return figure
 
 
-def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: float) -> None:
+def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
     """Draws the points of a panel from left to right.
 
     A point has its series' name below it. A group of points with the same x has the value of x above it.
@@ -95,7 +95,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
             axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
         begin = position
         for point in group:
-            _draw_point(axis, position, point, delta)
+            _draw_point(axis, position, point)
             positions.append(position)
             position += 1
         if x and len(groups) > 1:
@@ -116,7 +116,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
         axis.set_xlabel(x.name)
 
 
-def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None:
+def _draw_point(axis: Axes, position: float, point: Point) -> None:
     """Draws the epsilons of a point.
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
@@ -124,15 +124,14 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     epsilon to the largest. For a single seed, a vertical bar replaces the error bars. It shows the two-sided
     interval for normal scores.
 
-    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart. All epsilons
-    are at `delta`.
+    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
         low, high = point.interval()
         label = "interval if scores are normal"
         axis.vlines(position, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
-    predicted = point.predicted(delta)
+    predicted = point.predicted()
     if predicted is not None:
         label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
         axis.hlines(
