@@ -58,28 +58,27 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     L inserts an example with a wrong label.
     """
-    stored = []  # (setting, norms of shape (runs, steps))
+    stored = {}  # norms of shape (runs, steps), by label
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)
         if norms is not None:
-            stored.append((cell.request, norms))
+            stored[f"{task(cell.request.model).label} ({cell.runs} runs)"] = norms
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
         """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations."""
-        for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
+        for (label, norms), (color, dash) in zip(stored.items(), _LINE_LOOKS, strict=False):
             mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)
-            label = f"{task(setting.model).label} ({len(norms)} runs)"
             axis.plot(mean, dash, color=color, label=label)
             axis.fill_between(
                 range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2
             )
-        first_setting, _ = stored[0]  # all settings have the same clipping norm C
-        axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
+        clipping_norm = sweep.cells[0].request.mechanism.clipping_norm  # the same for all cells
+        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 
     title = "L's canary before clipping: mean and 2 standard deviations"

@@ -38,7 +38,6 @@ _GROUP_GAP = 0.5  # added between points with different x
 _MAX_ACROSS = 8  # points in a row of panels; if there are more, each panel gets its own row
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
-_LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
@@ -62,7 +61,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
     width = max(0.9 * widest + 0.6, 5.8 / across)
     figure = draw_panels(
-        _make_heading(title, points, width * across),
+        _make_heading(title, points),
         panels,
         size=(width, 2.9),
         across=across,
@@ -108,7 +107,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
             )
         position += _GROUP_GAP
     # Labels with more than 11 characters in a line would overlap.
-    axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
+    wrap = partial(textwrap.fill, width=11, break_long_words=False)
+    axis.set_xticks(positions, [wrap(point.series) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x:
@@ -182,7 +182,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
         name = f"{point.panel}, {point.series}"
         panels[name] = partial(draw_rates, point=point)
         panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
-    return draw_panels(_make_heading(title, points, 8), panels, size=(4, 3.4), across=2)
+    return draw_panels(_make_heading(title, points), panels, size=(4, 3.4), across=2)
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
@@ -211,7 +211,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
-    return draw_panels(_make_heading(title, points, 6), {"": draw}, (6, 3.6), ylabel="delta")
+    return draw_panels(_make_heading(title, points), {"": draw}, (6, 3.6), ylabel="delta")
 
 
 def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: Any) -> None:
@@ -219,19 +219,9 @@ def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: An
     axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
 
-def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
-    """Returns a figure's title and a line with the largest numbers of seeds and runs.
-
-    Lines break to fit `width`, the total width of the panels in inches.
-    """
+def _make_heading(title: str, points: Sequence[Point]) -> str:
+    """Returns a figure's title and a line with the largest numbers of seeds and runs."""
     runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
-    data += f", up to {runs:,} runs each"
-    letters = int(max(width, 5.8) * _LETTERS_PER_INCH)  # a figure has at least 5.8 inches
-    return f"{_wrap(title, letters)}\n{_wrap(data, letters)}"
-
-
-def _wrap(text: str, width: int) -> str:
-    """Breaks a text into lines of at most `width` characters, between words only."""
-    return textwrap.fill(text, width, break_long_words=False)
+    return f"{title}\n{data}, up to {runs:,} runs each"

@@ -166,10 +166,9 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
-    for (panel, series, x), group in places.items():
+    for place, group in places.items():
         conclusions = [by_setting.get((cell.setting, cell.runs)) for cell in group]
-        point = Point(panel, series, x, tuple(group), tuple(filter(None, conclusions)))
-        all_points.append(point)
+        all_points.append(Point(*place, tuple(group), tuple(filter(None, conclusions))))
     return all_points
 
 
