@@ -4,8 +4,7 @@
     ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
     ./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
 
-The convex landscape attains its bound. With the latch, the last iterate reveals the largest sum of a shuffled
-training run.
+With the latch, the last iterate reveals the largest sum of a shuffled training run.
 """
 
 import itertools
@@ -32,7 +31,7 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the epsilon of training on three landscapes: the paper's, a convex one and the latch.
+    """Prints and draws the epsilon of training on two landscapes: the paper's and the latch.
 
     With --momentum, it prints the epsilon only for convex landscapes with momentum.
     """
@@ -58,11 +57,9 @@ def main() -> None:
         pairs = list(itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes)))
         for sigma, size in tqdm(pairs, desc="landscapes", unit="landscape"):
             audits.append(landscape.audit(Process(sigma, int(size), FLAGS.steps), study))
-        # The convex landscape and the latch have fixed settings.
         tables = {
             "landscape": landscape_figures.make_table(audits),
-            "convex": crafted.make_convex_table(level.delta),
-            "latch": crafted.make_latch_table(level.delta),
+            "latch": crafted.make_latch_table(level.delta),  # for fixed training runs
         }
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):

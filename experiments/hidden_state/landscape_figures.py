@@ -179,6 +179,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
         f"Amplification rate, {rate} at delta {show_level(study.delta)}",
         _draw_rates,
         size=(3.3, 3.3),
+        across=2,
         ylabel="noise multiplier sigma",
     )
 

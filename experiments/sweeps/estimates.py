@@ -166,22 +166,18 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
     """
 
-    def draw_rates(axis: Axes, point: Point) -> None:
-        """Plots the trade-off curve of the point's first seed at 401 false-positive rates."""
-        rates = np.linspace(0, 1, 401)
-        audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
-        axis.set(xlim=(0, 1), ylim=(0, 1))
-
-    def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the same curve with normal deviates on both axes."""
-        audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
-        axis.set_title("on normal deviates")
-
+    rates = np.linspace(0, 1, 401)
     panels = {}
     for point in points:
+        first = point.conclusions[0]
+        mu = point.predicted_mu()
         name = f"{point.panel}, {point.series}"
-        panels[name] = partial(draw_rates, point=point)
-        panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
+        panels[name] = partial(
+            audit_panels.draw_trade_off, conclusion=first, grid=rates, predicted_mu=mu
+        )
+        panels[f"{name}, on deviates"] = partial(
+            audit_panels.draw_on_deviates, conclusion=first, predicted_mu=mu
+        )
     return draw_panels(_make_heading(title, points), panels, size=(4, 3.4), across=2)
 
 
