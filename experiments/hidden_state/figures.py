@@ -19,6 +19,8 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
+# Functions from (sweep, points with conclusions) to a figure without a custom table.
+_FIGURES = {"figure_6a": estimates.trade_off_figure, "figure_11": estimates.profile_figure}
 _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # Figure 8 has at most three models
 
 
@@ -29,7 +31,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
-    delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     # Cells may also measure how much steps expand the distance between two models.
@@ -42,13 +43,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if sweep.name in _WITH_OWN_TABLE:
         figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored, evidence)
         return Drawn(figure, missing, table=own_table)
-    match sweep.name:
-        case "figure_6a":
-            figure = estimates.trade_off_figure(sweep.title, stored)
-        case "figure_11":
-            figure = estimates.profile_figure(sweep.title, stored, delta)
-        case _:
-            figure = estimates.epsilon_figure(sweep.title, sweep.axis, stored, delta)
+    draw_figure = _FIGURES.get(sweep.name, estimates.epsilon_figure)
+    figure = draw_figure(sweep, stored)
     rows = list(points.make_rows(sweep, stored))
     return Drawn(figure, missing, rows)
 

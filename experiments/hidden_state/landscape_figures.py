@@ -146,10 +146,8 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, epsilons, study)
-    # The panels of a row share this axis, so its limit must never decrease.
-    highest = 1.06 * max(audit["in_sample"])
-    axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], highest))
-    axis.set_xlabel("step t")
+    # The panels of a row share this axis, so later panels must still be able to raise its limit.
+    axis.set(xlabel="step t", ylim=(0, None), autoscaley_on=True)
 
 
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:

@@ -7,7 +7,7 @@ its largest over all rounds. The estimate fits normal distributions to these max
 import dataclasses
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -289,13 +289,21 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     return Drawn(draw_figure(sweep.title, records), missing, table=table)
 
 
-def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws Table 2's or 5's histograms from records of `read_runs`: a row per observer, a column per run."""
-    records = sorted(map(_add_panel, runs), key=itemgetter("observer"))
+def draw_grid(
+    title: str,
+    runs: Records,
+    draw_panel: Callable[..., None],
+    ylabel: str,
+    final_first: bool = False,
+) -> Figure:
+    """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
+
+    It draws the histograms of Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the row of the
+    final model comes first.
+    """
+    records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
-    return draw_panels_of(
-        records, title, _draw_histogram, _PANEL_SIZE, across=columns, ylabel="density"
-    )
+    return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
@@ -304,15 +312,6 @@ def draw_densities(title: str, runs: Records) -> Figure:
     for run in select(runs, observer=_OBSERVERS["final"]):
         records.append({**run, "panel": f"{run['plan'].label}\n{_describe(run)}"})
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
-
-
-def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3 from records of `read_runs`: a row per observer, a column per noise multiplier."""
-    # The final model's row comes first.
-    records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=True)
-    title = f"{title}; estimates are not bounds"
-    columns = len({run["noise"] for run in runs})
-    return draw_panels_of(records, title, _draw_bars, _PANEL_SIZE, across=columns, ylabel="epsilon")
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
@@ -557,8 +556,14 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
 
 
 # Each pair has the function that draws the figure, and the function that makes the table.
-_TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
-_FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
+_TABLE = (
+    partial(draw_grid, draw_panel=_draw_histogram, ylabel="density"),
+    partial(make_runs_table, shows_accuracy=True),
+)
+_FIGURE = (
+    partial(draw_grid, draw_panel=_draw_bars, ylabel="estimate of epsilon", final_first=True),
+    partial(make_runs_table, shows_accuracy=False),
+)
 _DRAWINGS: dict[str, tuple[Any, Any]] = {
     "one_shot_table_2": _TABLE,
     "one_shot_table_5": _TABLE,

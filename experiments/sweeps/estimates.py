@@ -21,7 +21,7 @@ from audit.report.table import at_least
 from audit.written import show_level
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
-from experiments.sweeps.sweep import Axis
+from experiments.sweeps.sweep import Axis, Sweep
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
@@ -40,14 +40,11 @@ _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
 
 
-def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
+def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the epsilons of all points, panel by panel.
 
     A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
     prediction, if any. Points with the same x are side by side, one for each series.
-
-    `x` is the horizontal axis, or None if points have no x. `points` has the points of all panels. All
-    epsilons are at `delta`.
     """
     by_panel: dict[str, list[Point]] = {}
     for point in points:
@@ -55,17 +52,17 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     panels = {}
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
-        panels[name] = partial(_draw_panel, points=of_panel, x=x)
+        panels[name] = partial(_draw_panel, points=of_panel, x=sweep.axis)
     widest = max(map(len, by_panel.values()))  # the most points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
     width = max(0.9 * widest + 0.6, 5.8 / across)
     figure = draw_panels(
-        _make_heading(title, points),
+        _make_heading(sweep, points),
         panels,
         size=(width, 2.9),
         across=across,
-        ylabel=f"epsilon at delta {show_level(delta)}",
+        ylabel=f"epsilon at delta {show_level(points[0].delta)}",
         sharey=True,
     )
     # Intervals may extend far above the marks, so we ignore them for the limits of the shared axis.
@@ -158,7 +155,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
         axis.errorbar([position + offset], [mean], errors, label=method.legend, **look)
 
 
-def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
+def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
     A point has a row of two panels. The first shows error rates. The second shows their normal deviates, so
@@ -178,15 +175,15 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
         panels[f"{name}, on deviates"] = partial(
             audit_panels.draw_on_deviates, conclusion=first, predicted_mu=mu
         )
-    return draw_panels(_make_heading(title, points), panels, size=(4, 3.4), across=2)
+    return draw_panels(_make_heading(sweep, points), panels, size=(4, 3.4), across=2)
 
 
-def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
+def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
     Every profile is that of mu-GDP for some mu. A point has a profile for the lower bound on mu from
     `if_gaussian`, averaged over the seeds, and a profile for its predicted mu, if any. The figure also has a
-    profile for the largest upper bound on mu, and a horizontal line at `delta`.
+    profile for the largest upper bound on mu, and a horizontal line at the points' delta.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
@@ -204,10 +201,11 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
             if predicted is not None:
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"
                 plot(predicted, label, color=color, lw=5, alpha=0.3)
+        delta = points[0].delta
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
-    return draw_panels(_make_heading(title, points), {"": draw}, (6, 3.6), ylabel="delta")
+    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
 
 
 def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: Any) -> None:
@@ -215,9 +213,9 @@ def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: An
     axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
 
-def _make_heading(title: str, points: Sequence[Point]) -> str:
+def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
     """Returns a figure's title and a line with the largest numbers of seeds and runs."""
     runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
-    return f"{title}\n{data}, up to {runs:,} runs each"
+    return f"{sweep.title}\n{data}, up to {runs:,} runs each"

@@ -71,6 +71,11 @@ class Point(NamedTuple):
     cells: tuple[Audited, ...]
     conclusions: tuple[Conclusion, ...]
 
+    @property
+    def delta(self) -> float:
+        """The delta of all epsilons."""
+        return self.conclusions[0].delta
+
     def find_method(self, name: str) -> Method | None:
         """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
 
@@ -136,7 +141,7 @@ class Point(NamedTuple):
         mu = self.predicted_mu()
         if mu is None:
             return None
-        return conversions.epsilon_from_mu(mu, self.conclusions[0].delta)
+        return conversions.epsilon_from_mu(mu, self.delta)
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
