@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.laws import conversions
-from audit.laws.intervals import Array
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE
 from audit.report import audit_panels
 from audit.report.style import BLUE, BOUND, FADED, IN, ORANGE, OUT, PREDICTED, UPPER
@@ -189,28 +188,28 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
+    # The mu, the label and the look of each profile.
+    profiles: list[tuple[float, str, dict[str, Any]]]
+    profiles = [(largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})]
+    for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
+        # A bound has no mu if it proves no leakage.
+        mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
+        label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
+        profiles.append((mu, label, {"color": color, "ls": "--"}))
+        predicted = point.predicted_mu()
+        if predicted is not None:
+            label = f"{point.series}: predicted, mu = {predicted:.2f}"
+            profiles.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
+
     def draw(axis: Axes) -> None:
-        """Draws all profiles on one axis."""
-        plot = partial(_plot_profile, axis, epsilons)
-        plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
-        for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
-            # A bound has no mu if it proves no leakage.
-            mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
-            predicted = point.predicted_mu()
-            if predicted is not None:
-                label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                plot(predicted, label, color=color, lw=5, alpha=0.3)
+        """Plots delta against epsilon for each profile."""
+        for mu, label, look in profiles:
+            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
         delta = points[0].delta
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
     return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
-
-
-def _plot_profile(axis: Axes, epsilons: Array, mu: float, label: str, **look: Any) -> None:
-    """Plots delta against epsilon for mu-GDP."""
-    axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
 
 def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
