@@ -5,7 +5,6 @@ its largest over all rounds. The estimate fits normal distributions to these max
 """
 
 import dataclasses
-import io
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -67,23 +66,6 @@ _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""
 _RULE = "-" * 80
-# The paper's mean and standard deviation of the equal-variance estimate over 50 simulations.
-_PRINTED_TABLE_1 = """\
-sigma,dimension,mean,deviation
-0.541,10000,9.89,0.71
-0.541,100000,10.1,0.41
-0.541,1000000,10.0,0.23
-0.541,10000000,10.0,0.10
-1.54,10000,3.00,0.46
-1.54,100000,3.00,0.31
-1.54,1000000,2.96,0.15
-1.54,10000000,3.00,0.08
-4.22,10000,0.98,0.41
-4.22,100000,1.05,0.23
-4.22,1000000,0.99,0.14
-4.22,10000000,1.00,0.07"""
-TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
-
 # The rows of the paper's tables, by data set.
 _PRINTED = {
     "StackOverflow": """\
@@ -122,8 +104,7 @@ def simulate(plan: Simulations) -> list[Record]:
 
     A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of FITTED, it has
     the mean estimate (`<method>`), the standard deviation over simulations (`<method>_deviation`), and both
-    as text (`<method>_shown`). If the paper's Table 1 has this sigma and dimension, the record also has the
-    paper's values as text (`paper`).
+    as text (`<method>_shown`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -143,8 +124,6 @@ def simulate(plan: Simulations) -> list[Record]:
                 record[method] = epsilons.mean()
                 record[f"{method}_deviation"] = epsilons.std()
                 record[f"{method}_shown"] = _show_pair(epsilons.mean(), epsilons.std())
-            if (sigma, dimension) in TABLE_1.index:
-                record["paper"] = _show_pair(*TABLE_1.loc[sigma, dimension])
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
@@ -432,7 +411,6 @@ def make_simulated_table(cells: Records) -> OwnTable:
         field("dimension", "d", ",.0e", 9),
         field("canaries", "k", width=6),
         field("exact", "exact", ".3f", 7),
-        text_field("paper", "paper", 15),
         text_field(f"{ONE_SHOT_EQUAL_VARIANCE}_shown", "equal variance", 15),
         text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 15),
     ]
