@@ -421,7 +421,7 @@ def make_simulated_table(cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Returns the table of one plan's training runs, with noise floors and notes below.
+    """Returns the table of one plan's training runs, with a section for each observer.
 
     Args:
       title: The table's title.
