@@ -86,7 +86,7 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
-        return float((scores_in.mean() - scores_out.mean()) / deviation)
+        return float((np.mean(scores_in) - np.mean(scores_out)) / deviation)
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
