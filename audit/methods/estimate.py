@@ -34,7 +34,6 @@ from audit.methods.method import (
     NOTHING,
     ONE_CANARY,
     Assumption,
-    Mark,
     Method,
     NoiseFloor,
 )
@@ -225,7 +224,6 @@ METHODS = {
         assumes=_IN_SAMPLE,
         label="in-sample",
         legend="in-sample, as in the paper (no bound)",
-        mark=Mark("grey", "o", 5, 5, filled=False),
     ),
     IF_GAUSSIAN: ScoreMethod(
         name=IF_GAUSSIAN,
@@ -233,7 +231,6 @@ METHODS = {
         assumes=GAUSSIAN_CURVE,
         label="if Gaussian",
         legend="if the curve is Gaussian: one exact test",
-        mark=Mark("blue", "o", 5, 1),
     ),
     ASSUMPTION_FREE: ScoreMethod(
         name=ASSUMPTION_FREE,
@@ -241,7 +238,6 @@ METHODS = {
         assumes=NOTHING,
         label="assumption-free",
         legend="assumption-free",
-        mark=Mark("orange", "^", 5.5, 3, outline="0.3"),
     ),
 }
 

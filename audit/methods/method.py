@@ -42,34 +42,15 @@ class Assumption(NamedTuple):
         return self.text
 
 
-class Mark(NamedTuple):
-    """The marker of a method's epsilons in a sweep's figure.
-
-    Attributes:
-      color: The name of a colour in the palette.
-      marker, size: As in matplotlib.
-      place: The left-to-right position among the markers at the same point on the axis.
-      outline: A matplotlib colour for the marker's edge; empty for `color`.
-    """
-
-    color: str
-    marker: str
-    size: float
-    place: int
-    filled: bool = True
-    outline: str = ""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method's texts and marker in reports. Subclasses add the function that computes its result.
+    """A method's texts in reports. Subclasses add the function that computes its result.
 
     Attributes:
       name: The name in tables and JSON.
       label: The name in figures and on pages.
       legend: The name together with the assumption.
       counterpart: The single-canary method that it replaces if runs have several canaries, if any.
-      mark: The marker in the figures of sweeps; None if they do not show the method.
     """
 
     name: str
@@ -77,7 +58,6 @@ class Method:
     label: str
     legend: str = ""
     counterpart: str = ""
-    mark: Mark | None = None
 
 
 class Pair(NamedTuple):

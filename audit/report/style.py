@@ -31,8 +31,6 @@ BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
 FADED = "0.55"  # grey, for invalid bounds and in-sample values
-# Colours by their names in `audit.methods.method.Mark`.
-PALETTE = {"blue": BLUE, "orange": ORANGE, "grey": FADED}
 OUT = BLUE
 IN = VERMILION
 BOUND = GREEN
@@ -48,7 +46,7 @@ STYLE: dict[Any, Any] = {
 }
 
 # A fixed salt makes the ids in SVG files reproducible. Type 42 embeds fonts in PDF files.
-_SAVED: dict[Any, Any] = {"svg.hashsalt": "audit", "pdf.fonttype": 42}
+_SAVED: dict[Any, Any] = {**STYLE, "svg.hashsalt": "audit", "pdf.fonttype": 42}
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 

@@ -7,11 +7,11 @@ This command does not train or load data. The figures and figures.csv are in the
 or in a subfolder named after the scale (except laptop).
 """
 
+import itertools
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from absl import flags
 
@@ -20,10 +20,6 @@ from audit.errors import require
 from audit.storage import index
 from experiments.sweeps import registry
 from experiments.sweeps.records import Record
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("scale", "laptop", registry.SCALES, "Scale of the sweep.")
@@ -37,15 +33,14 @@ def main() -> None:
 
     Raises InputError if a flag is out of range or no figure can be drawn.
     """
+    from audit.report import style
     from experiments.sweeps import points
 
     level = cli.level()
     held = index.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
-    audits = []
-    for sweep in sweeps:
-        audits += sweep.audits()
+    audits = itertools.chain.from_iterable(sweep.audits() for sweep in sweeps)
     evidence = points.evidence(held, audits, level)
     folder = held.root / "figures"
     if scale != "laptop":  # the default scale does not have a subfolder
@@ -58,7 +53,8 @@ def main() -> None:
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:
-            contents |= _encode_figure(sweep.name, drawn.figure)
+            for suffix, encode in style.FORMATS.items():
+                contents[f"{sweep.name}{suffix}"] = encode(drawn.figure)
         rows += drawn.rows
         if drawn.table is not None:
             contents[f"{sweep.name}.csv"] = drawn.table.csv
@@ -90,19 +86,6 @@ def _training_command(names: Iterable[str]) -> str:
     """Returns the command that trains the missing cells of these sweeps."""
     out = shlex.quote(FLAGS.out)
     return f"./run.sh sweep --name={','.join(names)} --scale={FLAGS.scale} --out={out}"
-
-
-def _encode_figure(name: str, figure: "Figure") -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the content of a figure's file in each format of `style.FORMATS`."""
-    import matplotlib.pyplot as plt
-
-    from audit.report import style
-
-    with plt.rc_context(style.STYLE):
-        for suffix, encode in style.FORMATS.items():
-            yield f"{name}{suffix}", encode(figure)
-            # Keeps the layout for the next format, because computing it again could move parts.
-            figure.set_layout_engine("none")
 
 
 if __name__ == "__main__":

@@ -62,13 +62,10 @@ class Compared:
     )
     single_runs: int = described("Models with one canary.", default=500, least=80, most=10**6)
     many_runs: int = described(
-        "Models that each have 64 canaries along coordinate axes.",
+        "Models that each have 64 canaries along coordinate axes, or 32 random directions.",
         default=100,
         least=8,
         most=10**6,
-    )
-    lidp_runs: int = described(
-        "Models that each have 32 random directions.", default=100, least=8, most=10**6
     )
     fresh_runs: int = described(
         "Models with fresh directions, each with as many as `audit --canaries=auto` uses.",
@@ -178,7 +175,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         ),
         make(
             f"LiDP, K = {_NUM_DIRECTIONS}",
-            compared.lidp_runs,
+            compared.many_runs,
             ("lidp_wilson_2", "lidp_bernstein_2"),
             adversary="cots",
             canaries=_NUM_DIRECTIONS,

@@ -76,6 +76,7 @@ _STRATEGY_LOOKS = {  # color and line by noise strategy
     "bsr:16": (GREEN, "--"),
     "bisr:16": (VERMILION, "-"),
 }
+_INTERVAL: dict[str, Any] = {"lw": 4, "alpha": 0.4}
 _CORRELATED_NOTES = """\
 linear:   last model if losses are linear, by the formula; not a bound
 audit:    two-sided interval of canaries along coordinates, if scores are normal
@@ -133,7 +134,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows of `gather_rows` with the upper bounds of `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
-    rows = gather_rows(points, evidence.levels.delta)
+    rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
         # Steps do not depend on the adversary. A setting that is not in `measured` needs no measurement.
@@ -142,15 +143,13 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     return rows
 
 
-def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
+def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
     audit is missing, the row does not have its fields.
 
-    Args:
-      points: The points, each with a conclusion.
-      delta: The delta of predicted epsilons.
+    Each point must have a conclusion.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
@@ -184,7 +183,7 @@ def gather_rows(points: Sequence[Point], delta: float) -> list[Record]:
                 "interval_low": low,
                 "interval_high": high,
                 IF_GAUSSIAN: mean,
-                "constant_direction": point.predicted(delta),
+                "constant_direction": point.predicted(),
             }
     return list(rows.values())
 
@@ -242,10 +241,6 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     `look` holds keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
-    bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
-    if select(rows, word=ESTIMATE):
-        bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
-    plot_lines(axis, rows, {**_LINES, "at_most": bound_line})
     xs = take(rows, "x")
     label = "range if steps expand ten times as much"
     bound = take(rows, "at_most")
@@ -259,10 +254,11 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     label = "two-sided interval if scores are normal"
     axis.vlines(xs, low, high, color=BLUE, zorder=3, label=label)
-    axis.set(**look)
-    axis.minorticks_off()
-    axis.xaxis.set_major_formatter("{x:g}")  # not as powers of 10
-    axis.yaxis.set_major_formatter("{x:g}")
+    bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
+    if select(rows, word=ESTIMATE):
+        bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
+    plot_lines(axis, rows, {**_LINES, "at_most": bound_line}, **look)
+    axis.yaxis.set_major_formatter("{x:g}")  # not as powers of 10
 
 
 def draw_proven(
@@ -336,7 +332,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "canaries": cell.setting.canaries,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
-                "predicted": point.predicted(evidence.levels.delta),
+                "predicted": point.predicted(),
                 # `holds` is False if the scores reject the bound's assumption.
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
                 # Only fresh directions have bounds from 1 and 3 runs.
@@ -369,9 +365,17 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and makes its table."""
     delta = evidence.levels.delta
-    rows = gather_rows(points, delta)
+    rows = gather_rows(points)
     for row in rows:
-        row |= _describe_noise(row["setting"], delta)
+        mechanism = row["setting"].mechanism
+        schedule = row["setting"].schedule
+        sigma = mechanism.noise_multiplier
+        claim = MatrixMechanism(mechanism.noise, sigma, schedule.steps, schedule.periodicity)
+        row |= {
+            "strategy": mechanism.noise,
+            "noise_multiplier": sigma,
+            "linear": claim.last_model_if_linear(delta),
+        }
     figure = draw_panels_of(
         rows,
         sweep.title,
@@ -389,28 +393,10 @@ def draw_correlated(
         field("interval_low", "audit", ".2f"),
         field("interval_high", "to", ".2f"),
         field("proven", "proven", at_least),
-        field("every_model", "all models", at_most),
+        field("composition", "all models", at_most),
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_CORRELATED_NOTES], section="panel", gap="  ")
-
-
-def _describe_noise(setting: Setting, delta: float) -> Record:
-    """Returns a setting's noise strategy and multiplier, and two epsilons at delta.
-
-    `every_model` is the accountant's epsilon for all models together. `linear` is the last model's predicted
-    epsilon if losses are linear.
-    """
-    schedule = setting.schedule
-    noise = setting.mechanism.noise
-    sigma = setting.mechanism.noise_multiplier
-    claim = MatrixMechanism(noise, sigma, schedule.steps, schedule.periodicity)
-    return {
-        "strategy": noise,
-        "noise_multiplier": sigma,
-        "linear": claim.last_model_if_linear(delta),
-        "every_model": claim.epsilon(delta),
-    }
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:
@@ -418,21 +404,22 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
 
     Predictions are drawn as lines, audits as intervals, and proven bounds as dots.
     """
+    options: dict[str, Any] = {  # keyword arguments for `Axes.set`
+        "xscale": "log",
+        "xlabel": "periodicity k",
+        "xticks": np.unique(take(records, "x")),
+        "ylim": (0, 1.1 * ACCOUNTED_EPSILON),
+    }
     for strategy, label in STRATEGIES.items():
         color, dash = _STRATEGY_LOOKS[strategy]
-        of_strategy = select(records, strategy=strategy)
-        ks = take(of_strategy, "x")
-        axis.plot(ks, take(of_strategy, "linear"), dash, color=color, label=label)
-        low = take(of_strategy, "interval_low")
-        high = take(of_strategy, "interval_high")
-        axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
-        axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
+        rows = select(records, strategy=strategy)
+        low = take(rows, "interval_low")
+        axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
+        looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
+        plot_lines(axis, rows, looks, **options)
     # For the legend: marks without data, in a color that no strategy has.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
-    axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
+    label = "audited, 95% if scores are normal"
+    axis.vlines([], [], [], color=FADED, label=label, **_INTERVAL)
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")
     axis.axhline(ACCOUNTED_EPSILON, color=UPPER, lw=0.8, label="all models, accounted")
-    axis.set(xscale="log", xlabel="periodicity k", ylim=(0, 1.1 * ACCOUNTED_EPSILON))
-    axis.set_xticks(np.unique(take(records, "x")))
-    axis.minorticks_off()
-    axis.xaxis.set_major_formatter("{x:g}")

@@ -23,7 +23,6 @@ of a batch's B examples contributes at most eta C to this term, which is periodi
 The latch's steps do not have the Lipschitz constant 1.
 """
 
-import itertools
 import math
 from functools import partial
 
@@ -33,7 +32,7 @@ import scipy
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.hidden_state import hidden_state_bound
-from audit.errors import FIRST, LAST, insert_step
+from audit.errors import insert_step
 from audit.laws.intervals import Array
 from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
@@ -42,8 +41,6 @@ from experiments.sweeps.records import Record, field
 # As in the paper's training runs.
 INSERTIONS = 250
 NOISE_MULTIPLIER = 4.0
-# The periodicity k, the step of each period that inserts the canary, and the Lipschitz constant of steps.
-SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
 # How far the sum of the target's batch exceeds other sums, in units of C, with and without the target.
 HEIGHT_IN = 2.0
@@ -73,7 +70,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
     Args:
       k: The number of steps in a period.
-      insert: The step of each period that inserts the canary, FIRST or LAST.
+      insert: The step of each period that inserts the canary, "first" or "last".
       lipschitz: The Lipschitz constant of steps.
       delta: The delta of the bound's epsilon.
 
@@ -95,27 +92,6 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
     }
-
-
-def make_convex_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each of SCHEDULES, from `make_convex_row`."""
-    rounded_up = partial(at_most, decimals=4)
-    columns = [
-        field("k", "k", "g"),
-        field("insert", "insert", left=True),
-        field("lipschitz", "c", "g"),
-        field("mu_constant_direction", "constant", ".4f"),
-        field("mu_exact", "landscape", ".4f"),
-        field("mu_bound", "bound", rounded_up),
-        field("epsilon_bound", "epsilon", rounded_up),
-    ]
-    before = [
-        f"the convex landscape: sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz",
-        "mu for a constant direction and the landscape, and the hidden-state bound on mu; "
-        f"epsilon at delta {show_level(delta)}",
-    ]
-    rows = [make_convex_row(*schedule, delta) for schedule in SCHEDULES]
-    return Table(columns, rows, before=before)
 
 
 def compute_latch_rate(

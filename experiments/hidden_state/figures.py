@@ -1,13 +1,11 @@
 """Draws the hidden-state paper's sweeps from stored results, without training."""
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import identity
 from experiments.cells.cell import find_answer
 from experiments.hidden_state import bracket, correlated, measured
-from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
@@ -21,6 +19,8 @@ _WITH_OWN_TABLE = {
     correlated.NAME: bracket.draw_correlated,
     **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
 }
+# Functions from (sweep, points with conclusions) to a figure without a custom table.
+_FIGURES = {"figure_6a": estimates.trade_off_figure, "figure_11": estimates.profile_figure}
 _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # Figure 8 has at most three models
 
 
@@ -31,7 +31,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
-    delta = evidence.levels.delta
     all_points = points.points(sweep.audits(), evidence.audits)
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     # Cells may also measure how much steps expand the distance between two models.
@@ -44,14 +43,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if sweep.name in _WITH_OWN_TABLE:
         figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored, evidence)
         return Drawn(figure, missing, table=own_table)
-    match sweep.name:
-        case "figure_6a":
-            figure = estimates.trade_off_figure(sweep.title, stored)
-        case "figure_11":
-            figure = estimates.profile_figure(sweep.title, stored, delta)
-        case _:
-            figure = estimates.epsilon_figure(sweep.title, sweep.axis, stored, delta)
-    rows = list(points.make_rows(sweep, stored, CLAIMS, delta))
+    draw_figure = _FIGURES.get(sweep.name, estimates.epsilon_figure)
+    figure = draw_figure(sweep, stored)
+    rows = list(points.make_rows(sweep, stored))
     return Drawn(figure, missing, rows)
 
 
@@ -60,29 +54,27 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     L inserts an example with a wrong label.
     """
-    stored = []  # (setting, norms of shape (runs, steps))
+    stored = {}  # norms of shape (runs, steps), by label
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)
         if norms is not None:
-            stored.append((cell.request, norms))
+            stored[f"{task(cell.request.model).label} ({cell.runs} runs)"] = norms
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
         """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations."""
-        for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
+        for (label, norms), (color, dash) in zip(stored.items(), _LINE_LOOKS, strict=False):
             mean = norms.mean(0)
             spread = 2 * norms.std(0, ddof=1)
-            label = f"{task(setting.model).label} ({len(norms)} runs)"
             axis.plot(mean, dash, color=color, label=label)
             axis.fill_between(
                 range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2
             )
-        first_setting, _ = stored[0]  # all settings have the same clipping norm C
-        axis.axhline(first_setting.mechanism.clipping_norm, color=UPPER, ls=":", label="$C$")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        clipping_norm = sweep.cells[0].request.mechanism.clipping_norm  # the same for all cells
+        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 
     title = "L's canary before clipping: mean and 2 standard deviations"

@@ -29,17 +29,12 @@ which is the delta of theta_T.
 """
 
 import itertools
-import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy
-from jax import Array
+from numpy.typing import NDArray
 from scipy import stats
 
 from audit.errors import require
@@ -47,13 +42,8 @@ from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
 from audit.laws.intervals import Array as Floats
 from audit.methods import estimate
-from audit.storage.store import Store
-from audit.training import game
-from experiments.cells.cell import write_answer
+from experiments.sweeps.records import Record
 
-Answer = dict[str, Any]  # a study's stored values by name
-AUDIT = "landscape_audit"  # the kind of study that solves all of ADVERSARIES
-SEARCH = "landscape_thresholds"  # the kind that tries many thresholds (Algorithm 6)
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
@@ -98,15 +88,12 @@ class Stepper:
       points: The grid points, of shape (n,), symmetric about 1/2.
     """
 
-    def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large.
-
-        The grid has `per_deviation` points or more in one standard deviation of a step's noise.
-        """
+    def __init__(self, process: Process) -> None:
+        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large."""
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
-        self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
+        self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
         # With little noise per step, the densities keep sharp edges at the thresholds.
         if process.batch_size / sigma >= _FINE_RATIO:
             self.spacing /= 3
@@ -163,28 +150,23 @@ class Stepper:
         return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
 
 
-def iterate_densities(
-    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
-) -> Iterator[DensityPair]:
+def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityPair]:
     """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
     Args:
       process: The process.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
-      per_deviation: Grid points in one standard deviation of a step's noise.
 
     Raises InputError if the grid would be too large.
     """
-    stepper = Stepper(process, per_deviation)
+    stepper = Stepper(process)
     pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
     return map(stepper.make_pair, pairs)
 
 
-def compute_last_densities(
-    process: Process, thresholds: Floats, per_deviation: int = PER_DEVIATION
-) -> DensityPair:
+def compute_last_densities(process: Process, thresholds: Floats) -> DensityPair:
     """Returns the densities of theta_T without and with the canary; see `iterate_densities`."""
-    *_, last = iterate_densities(process, thresholds, per_deviation)
+    *_, last = iterate_densities(process, thresholds)
     return last
 
 
@@ -208,44 +190,14 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     return weights
 
 
-def compute_epsilon(
-    process: Process, thresholds: Floats, delta: float, per_deviation: int = PER_DEVIATION
-) -> float:
+def compute_epsilon(process: Process, thresholds: Floats, delta: float) -> float:
     """Returns the exact epsilon of theta_T at delta. See `iterate_densities` for the other arguments."""
-    return densities.epsilon_at(compute_last_densities(process, thresholds, per_deviation), delta)
+    return densities.epsilon_at(compute_last_densities(process, thresholds), delta)
 
 
 def constant(process: Process, threshold: float) -> Floats:
     """Returns the thresholds (T - 1,) of an adversary with a constant threshold."""
     return np.full(process.steps - 1, threshold)
-
-
-def best_constant(process: Process, delta: float) -> Floats:
-    """Returns the thresholds (T - 1,) that leak the largest epsilon at delta if all of them are equal.
-
-    We try a grid of thresholds, then Brent's method between the neighbours of the best one. We skip
-    thresholds below 1/2, because reflection about 1/2 swaps the densities with and without the canary and
-    does not change epsilon.
-    """
-
-    def negate_epsilon(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
-        """Returns minus a constant threshold's epsilon, by default from a coarse density grid."""
-        return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
-
-    # The optimal adversary's first threshold is at most `top`. The best constant threshold may be larger, so
-    # the grid extends 25% further.
-    top = cross_at_first_step(process, upper_bound(process, delta))
-    grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    best = int(np.argmin([negate_epsilon(threshold) for threshold in grid]))
-    around = grid[max(best - 1, 0) : best + 2]  # the best threshold and its neighbours
-    bounds = (around[0], around[-1])
-    # A rough threshold is enough: epsilon hardly changes near its maximum.
-    options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
-    refined = scipy.optimize.minimize_scalar(
-        negate_epsilon, bounds=bounds, method="bounded", options=options
-    )
-    negate_precisely = partial(negate_epsilon, per_deviation=PER_DEVIATION)
-    return constant(process, min(refined.x, grid[best], key=negate_precisely))
 
 
 def optimal(process: Process, delta: float) -> Floats:
@@ -255,7 +207,7 @@ def optimal(process: Process, delta: float) -> Floats:
     docstring). We search for the epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
-    stepper = Stepper(process, PER_DEVIATION)
+    stepper = Stepper(process)
 
     def compute_excess(epsilon: float) -> float:
         """Returns log(largest delta at this epsilon) - log(given delta), which decreases in epsilon."""
@@ -276,7 +228,6 @@ def optimal(process: Process, delta: float) -> Floats:
 # optimal (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Floats]] = {
     "half": lambda process, delta: constant(process, HALF),
-    "best_constant": best_constant,
     "optimal": optimal,
 }
 
@@ -305,99 +256,70 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     return pair, np.array(thresholds)
 
 
-# Processes (sigma, B, T) with two steps, as in Algorithm 6 (Errata H13).
-_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))
+# Processes (sigma, B, T) for Algorithm 6, with two steps (Errata H13).
+SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape.
+    """How crafted landscapes are studied.
 
     Attributes:
-      kind: AUDIT solves all of ADVERSARIES and simulates `half`. SEARCH runs Algorithm 6.
-      process: The process.
       delta: The delta of each epsilon.
-      runs: The number of simulated runs, half of them with the canary.
-      seed: The seed of the simulation.
       confidence: The confidence of the estimates from simulated scores.
+      runs: The number of simulated runs of each landscape, half of them with the canary.
+      seed: The seed of the simulations.
     """
 
-    kind: str
-    process: Process
     delta: float
+    confidence: float
     runs: int
     seed: int
-    confidence: float
-
-    def setting(self) -> dict[str, Any]:
-        """Returns the values that identify the study's answer in the store."""
-        values = {**self._asdict(), **self.process._asdict()}
-        del values["process"]
-        if self.kind == AUDIT:
-            values["threshold"] = HALF  # of the simulated runs
-        return values
 
 
-Result = tuple[Study, Answer]
-
-
-def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an AUDIT study of each process, then a SEARCH study of each of _SEARCHED.
-
-    `simulation` has the other fields of all studies by name.
-    """
-    studies = [Study(AUDIT, process, **simulation) for process in processes]
-    return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
-
-
-def keep(out: Path, study: Study) -> Answer:
-    """Computes a study's answer, stores it in the folder `out`, and returns it."""
-    answer = audit(study) if study.kind == AUDIT else search(study)
-    write_answer(Store(out, study.setting()), answer)
-    return answer
-
-
-def audit(study: Study) -> Answer:
+def audit(process: Process, study: Study) -> Record:
     """Computes each adversary's exact epsilons, and the paper's estimates for `half` from simulated runs.
 
     Returns:
+      A record with the fields of the process, and
       upper: The accountant's epsilon.
       exact: The answer of `solve` for each of ADVERSARIES.
       in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
     """
-    process = study.process
     exact = {}
     for name, adversary in ADVERSARIES.items():
         exact[name] = solve(process, adversary(process, study.delta), study.delta)
     return {
+        **process._asdict(),
         "upper": upper_bound(process, study.delta),
         "exact": exact,
-        "in_sample": _estimate_in_sample(study, HALF),
+        "in_sample": _estimate_in_sample(process, HALF, study),
     }
 
 
-def search(study: Study) -> Answer:
+def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each at every step.
 
-    All simulations use the same random draws. Thresholds are symmetric about C / 2 (Errata H7). The largest
-    is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best threshold is
-    not above this theta_1 (Errata H13).
+    All simulations of a process use the same random draws. Thresholds are symmetric about C / 2 (Errata H7).
+    The largest is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best
+    threshold is not above this theta_1 (Errata H13).
 
     Returns:
+      A record with the fields of the process, and
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
       claimed: The paper's estimate of each threshold's epsilon after the last step.
     """
-    process = study.process
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
-    thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
+    thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
     epsilons = [compute_epsilon(process, constant(process, h), study.delta) for h in thresholds]
     return {
+        **process._asdict(),
         "upper": upper,
         "thresholds": thresholds,
         "epsilon": epsilons,
-        "claimed": [_estimate_in_sample(study, h)[-1] for h in thresholds],
+        "claimed": [_estimate_in_sample(process, h, study)[-1] for h in thresholds],
     }
 
 
@@ -430,66 +352,33 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     return {"epsilon": exact, "claimed": claimed}
 
 
-@jax.jit
 def simulate(
-    key: Array,
-    presence: Array,
-    noise_multiplier: Array,
-    batch_size: Array,
-    thresholds: Array,
-) -> Array:
-    """Simulates R runs on a crafted landscape.
+    process: Process, threshold: float, presence: NDArray[np.bool_], seed: int
+) -> Iterator[Floats]:
+    """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
-    Args:
-      key: The random key for all noise. Step t of a run, counted from 0, uses fold_in(fold_in(key, run), t).
-      presence: (R,), 1 for runs with the canary and 0 for others.
-      noise_multiplier: The standard deviation sigma of the first step's noise.
-      batch_size: The batch size B. The noise of later steps has standard deviation sigma / B.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
-
-    Returns:
-      theta_1, ..., theta_T of each run, (T, R), in units of C.
+    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
+    each, in units of C.
     """
-
-    def draw_noise(step: Array, run: Array) -> Array:
-        """Draws the standard normal noise of one step of one run."""
-        run_key = jax.random.fold_in(key, run)
-        return jax.random.normal(jax.random.fold_in(run_key, step))
-
-    def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Moves theta up by 1 above the threshold and down by 1 below, and adds the noise of a step."""
-        threshold, noise = now
-        move = jnp.where(theta > threshold, 1.0, -1.0)
-        after = theta + move + noise_multiplier / batch_size * noise
-        return after, after
-
-    draw_step = jax.vmap(draw_noise, (None, 0))
-    draw_all = jax.vmap(draw_step, (0, None))
-    noise = draw_all(jnp.arange(len(thresholds) + 1), jnp.arange(len(presence)))  # (T, R)
-    first = jnp.float32(presence) + noise_multiplier * noise[0]
-    _, later = jax.lax.scan(advance, first, (thresholds, noise[1:]))
-    return jnp.concatenate([first[None], later])
+    # Every process has its own noise.
+    millionths = round(1e6 * process.noise_multiplier)
+    rng = np.random.default_rng([seed, process.batch_size, millionths])
+    theta = presence + process.noise_multiplier * rng.normal(size=len(presence))
+    yield theta
+    for _ in range(process.steps - 1):
+        move = np.where(theta > threshold, 1.0, -1.0)
+        theta = theta + move + process.step_deviation * rng.normal(size=len(presence))
+        yield theta
 
 
-def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
+def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
 
     Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
     """
-    sigma, size, steps = study.process
-    # `root` hashes this text, so changing it would change the random draws and the stored answers.
-    checksum = zlib.crc32(f"landscape {sigma} {size}".encode())
-    key = game.root(study.seed, str(checksum))
     present = np.arange(study.runs) % 2 == 1
-    theta = simulate(
-        key,
-        jnp.asarray(present),
-        noise_multiplier=jnp.float32(sigma),
-        batch_size=jnp.float32(size),
-        thresholds=jnp.full(steps - 1, threshold, jnp.float32),
-    )
     estimates = []
-    for scores in np.asarray(theta, np.float64):
-        found = estimate.in_sample(scores[present], scores[~present], study.delta, study.confidence)
+    for theta in simulate(process, threshold, present, study.seed):
+        found = estimate.in_sample(theta[present], theta[~present], study.delta, study.confidence)
         estimates.append(found.epsilon)
     return estimates

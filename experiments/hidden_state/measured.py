@@ -33,21 +33,17 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps).
-
-        All chunks have the same number of runs to share one compiled program. The extra runs of the last
-        chunk are not stored.
-        """
+        """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps)."""
         from audit.training import build, game
 
         built = build.build(setting, dataset)
         size = game.chunk_size(built, runs)
         all_norms: list[list[float]] = []
         for first in range(0, runs, size):
-            all_norms += canary_norms(built, np.arange(first, first + size)).tolist()
-            num_kept = min(size, runs - first)
-            progress(num_kept)
-        write_answer(store, {_NORMS_FIELD: all_norms[:runs]})
+            chunk = np.arange(first, min(first + size, runs))
+            all_norms += canary_norms(built, chunk).tolist()
+            progress(len(chunk))
+        write_answer(store, {_NORMS_FIELD: all_norms})
 
     def is_complete(store: Store) -> bool:
         """Returns True if the store has the norms of all runs."""

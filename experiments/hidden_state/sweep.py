@@ -30,7 +30,7 @@ from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import correlated
 from experiments.hidden_state.correlated import PERIODICITIES
 from experiments.hidden_state.measured import expansion_cell, norms_cell
-from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
+from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
@@ -440,43 +440,3 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             yield audit_cell(Audited(panel, series.label, x, setting, all_runs[k]))
         if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
             yield expansion_cell(setting)
-
-
-# The paper's claims about its figures: figure; series; x (empty for every x); claim; section.
-_CLAIMS = """\
-figure_1a; GC-R; ; tight; 5.2
-figure_1a; L; ; not tight; 5.2
-figure_1b; GC-R; ; tight; 5.2
-figure_1b; L; ; not tight; 5.2
-figure_1c; L; ; below GC-R; 5.2
-figure_1c; GC-R; ; not tight; 5.2
-figure_1c; GC-S, noiseless per step; ; nearly tight; 5.2
-figure_2a; GC-R; ; not tight; 5.3
-figure_2a; L; ; far below GC-R; 5.3
-figure_2b; GC-R; ; below k = 5; 5.3
-figure_2b; L; ; far below GC-R; 5.3
-figure_4; GC-S, noiseless per step; ; best of the 4; Appendix C
-figure_5; GC-R; 1; tight; 5.2
-figure_5; GC-R; 5; not tight; 5.3
-figure_5; GC-S, noiseless per step; ; as GC-R; Appendix C
-figure_6a; GC-R; ; Gaussian curve; Appendix E
-figure_7; GC-R; ; above CotS; Appendix G
-figure_7; CotS; ; above L; Appendix G
-figure_11; k = 1; ; tight; Appendix G
-figure_11; k = 5; ; not tight; Appendix G
-figure_11; k = 25; ; not tight; Appendix G
-figure_12; unknown; ; as known; Appendix G
-figure_13; MobileNetV2's head; ; tight (AlexNet); Appendix G
-"""
-
-
-def _read_claims() -> PaperClaims:
-    """Returns the claims of the text table _CLAIMS."""
-    claims = {}
-    for line in _CLAIMS.splitlines():
-        figure, series, x, claim, section = line.split("; ")
-        claims[figure, series, float(x) if x else None] = (claim, section)
-    return claims
-
-
-CLAIMS = _read_claims()

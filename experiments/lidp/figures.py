@@ -415,7 +415,7 @@ def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
         xlabel = f"runs, K = {records[0]['canaries']}"
     axis.set(xlabel=xlabel, xscale="log")
     looks = {"single": _K_1, **_METHODS}
-    plot_lines(axis, records, looks, xticks=ticks, xticklabels=ticks)
+    plot_lines(axis, records, looks, xticks=ticks)
 
 
 # The columns of the fields of a `MechanismAudit`.

@@ -5,9 +5,8 @@ its largest over all rounds. The estimate fits normal distributions to these max
 """
 
 import dataclasses
-import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -47,9 +46,9 @@ from experiments.one_shot.sweep import (
     SplitPlan,
     TrainingPlan,
 )
-from experiments.sweeps.panels import draw_panels, draw_panels_of, plot_lines, take
+from experiments.sweeps.panels import draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, Records, field, mean_fields, own_table
+from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
 from experiments.sweeps.sweep import Drawn, OwnTable
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
@@ -59,7 +58,6 @@ _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
 _SIMULATED_NOTE = """\
 mean (standard deviation) over simulations; estimates are not bounds
 fitted: the estimate as printed in the paper"""
-_FLOORS_NOTE = "mean (95% quantile) without leakage, for a known null"
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
 both worlds. in-sample: the paper's lower value, the best of all thresholds.
@@ -68,33 +66,18 @@ _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""
 _RULE = "-" * 80
-# The paper's mean and standard deviation of the equal-variance estimate over 50 simulations.
-_PRINTED_TABLE_1 = """\
-sigma,dimension,mean,deviation
-0.541,10000,9.89,0.71
-0.541,100000,10.1,0.41
-0.541,1000000,10.0,0.23
-0.541,10000000,10.0,0.10
-1.54,10000,3.00,0.46
-1.54,100000,3.00,0.31
-1.54,1000000,2.96,0.15
-1.54,10000000,3.00,0.08
-4.22,10000,0.98,0.41
-4.22,100000,1.05,0.23
-4.22,1000000,0.99,0.14
-4.22,10000000,1.00,0.07"""
-TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
-
 # The rows of the paper's tables, by data set.
 _PRINTED = {
     "StackOverflow": """\
-the paper, StackOverflow:
+the paper, StackOverflow    all iterates             final model
+noise analytical       estimate in-sample      estimate in-sample
 0            inf         45,800      6.24           4.6      2.88
 0.0496       300            382     6.238          1.97      1.11
 0.0986       100           89.4      5.05          1.18     0.688
 0.2317        30          2.693     0.407         0.569     0.311""",
     "EMNIST": """\
-the paper, EMNIST:
+the paper, EMNIST           all iterates             final model
+noise analytical       estimate in-sample      estimate in-sample
 0            inf         48,300      6.25          5.72      3.86
 0.16        33.8           17.9      2.87           1.2      1.01
 0.18        28.1             12      2.32          1.15     0.788
@@ -120,9 +103,7 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A record has the number of `canaries` and the `exact` epsilon at DELTA. For each method of FITTED, it has
-    the mean estimate (`<method>`) and the standard deviation over simulations (`<method>_deviation`). If the
-    paper's Table 1 has this sigma and dimension, the record also has the paper's `paper` and
-    `paper_deviation`.
+    the mean estimate (`<method>`) and the standard deviation over simulations (`<method>_deviation`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -141,9 +122,6 @@ def simulate(plan: Simulations) -> list[Record]:
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[method] = epsilons.mean()
                 record[f"{method}_deviation"] = epsilons.std()
-            if (sigma, dimension) in TABLE_1.index:
-                mean, deviation = TABLE_1.loc[sigma, dimension]
-                record |= {"paper": mean, "paper_deviation": deviation}
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
@@ -166,97 +144,84 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a record for each training run in a plan, if both observers' scores are stored.
+    """Yields a record of the paper's estimates for each stored training run in a plan and each observer.
 
-    A record has the `plan`, the `noise` multiplier, the number of rounds that a canary takes part in
-    (`repetitions`), the `analytical` epsilon of one of these rounds, and the `accounted` epsilon of all of
-    them. It also has the model's `accuracy` with canaries and its `plain_accuracy` without them (None if not
-    stored), and the fields of `_estimate` for each observer.
+    `levels` has the delta of epsilon, and the confidence of the paper's lower value.
+
+    Yields:
+      Records with these fields of the run: its `plan`, the `noise` multiplier, the number of rounds that a
+      canary takes part in (`repetitions`), the `analytical` epsilon of one of these rounds, the `accounted`
+      epsilon of all of them, the model's `accuracy` with canaries, and its `plain_accuracy` without them
+      (None if not stored). These fields are of the observer:
+
+          observer     one of _OBSERVERS
+          cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
+          estimate     the estimate of epsilon from normal distributions fitted to the cosines
+          error        its standard error
+          floor        its mean and 95% quantile without leakage
+          in_sample    eps_lo, the paper's lower value, which is not a bound (Errata O7)
     """
-    for setting in plan.audit_settings():
+    for setting, observe in itertools.product(plan.audit_settings(), _OBSERVERS):
         noise = setting.noise_multiplier
-        all_iterates = federated.read(held, setting, runs=1)
-        final_model = federated.read(held, federated.final(setting), runs=1)
-        if all_iterates is None or final_model is None:
+        stored = federated.read(held, dataclasses.replace(setting, observe=observe), runs=1)
+        if stored is None:
             continue
         plain = federated.read(held, plan.without_canaries(noise), runs=1)
         plain_accuracies = plain.accuracies if plain else []
+        values = stored.scores.scores[0]  # (canaries,)
+        is_inserted = stored.scores.presence[0]
+        not_inserted = None  # the distribution of a cosine without leakage is known
+        if observe == "all":
+            # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
+            not_inserted = values[~is_inserted]
+        cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
+        by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
+        fitted = by_method[ONE_SHOT_FITTED]
         yield {
             "plan": plan,
             "noise": noise,
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": next(iter(all_iterates.accuracies), None),
+            "accuracy": next(iter(stored.accuracies), None),
             "plain_accuracy": next(iter(plain_accuracies), None),
-            **_estimate("all", all_iterates.scores, plan, levels),
-            **_estimate("final", final_model.scores, plan, levels),
+            "observer": _OBSERVERS[observe],
+            "cosines": cosines,
+            "estimate": fitted.epsilon,
+            "error": fitted.standard_error,
+            "floor": fitted.noise_floor,
+            "in_sample": by_method[ONE_SHOT_JEFFREYS].epsilon,
         }
-
-
-def _estimate(observer: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
-    """Returns the paper's estimates from the cosines of a store's first run, as fields of a record.
-
-    Args:
-      observer: "all" if each score is a canary's largest cosine over all iterates, "final" if it is the
-        cosine with the final model.
-      scores: The stored cosines, and which canaries were inserted.
-      plan: The plan of the run.
-      levels: The delta of epsilon, and the confidence of the lower value.
-
-    Returns:
-      Fields with names that begin with the observer. For "final", they are
-
-          final              the estimate of epsilon from normal distributions fitted to the cosines
-          final_error        its standard error
-          final_floor        its mean and 95% quantile without leakage
-          final_in_sample    eps_lo, the paper's lower value, which is not a bound (Errata O7)
-          final_cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
-    """
-    values = scores.scores[0]  # (canaries,)
-    is_inserted = scores.presence[0]
-    not_inserted = None  # the distribution of a cosine without leakage is known
-    if observer == "all":
-        # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
-        not_inserted = values[~is_inserted]
-    cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
-    by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
-    fitted = by_method[ONE_SHOT_FITTED]
-    return {
-        observer: fitted.epsilon,
-        f"{observer}_error": fitted.standard_error,
-        f"{observer}_floor": fitted.noise_floor,
-        f"{observer}_in_sample": by_method[ONE_SHOT_JEFFREYS].epsilon,
-        f"{observer}_cosines": cosines,
-    }
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each panel of Figure 4 with stored runs.
+    """Yields a record for each panel of Figure 4 with stored runs, and each of QUANTILES.
 
-    A record has the panel's `noise` multiplier and observer (`observe`, a key of _OBSERVERS), a canary's
-    `analytical` epsilon if it takes part once, and the estimates' QUANTILES over experiments, from `one run`
-    and from `several runs`.
+    A record has the panel's `noise` multiplier and `observer`, a canary's `analytical` epsilon if it takes
+    part once, and the quantile `x`. `one run` and `several runs` are this quantile of the estimates over
+    experiments.
     """
-    for noise, observer in itertools.product(plan.training.noises, _OBSERVERS):
-        record: Record = {
-            "noise": noise,
-            "observe": observer,
-            "analytical": epsilon_upper_bound(noise, 1, delta),
-        }
+    for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs of an experiment, setting of a run)
             ("one run", 1, plan.training.with_noise(noise)),
             ("several runs", plan.runs, plan.several_runs(noise)),
         )
+        quantiles = {}
         for name, runs, setting in settings:
-            observed = dataclasses.replace(setting, observe=observer)
+            observed = dataclasses.replace(setting, observe=observe)
             stored = federated.read(held, observed, plan.experiments * runs)
             if stored is not None:
                 dimension = plan.training.dimension
                 epsilons = _estimate_experiments(observed, stored.scores, runs, dimension, delta)
-                record[name] = np.quantile(epsilons, QUANTILES)
-        if record.keys() >= _SPLITS.keys():  # both are stored
-            yield record
+                quantiles[name] = np.quantile(epsilons, QUANTILES)
+        if len(quantiles) == len(settings):  # both are stored
+            shared = {
+                "noise": noise,
+                "observer": _OBSERVERS[observe],
+                "analytical": epsilon_upper_bound(noise, 1, delta),
+                "x": QUANTILES,
+            }
+            yield from pd.DataFrame({**shared, **quantiles}).to_dict("records")
 
 
 def _estimate_experiments(
@@ -284,7 +249,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
     plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
     if isinstance(plan, Simulations):
-        return Drawn(None, missing=0, table=make_simulated_table(plan, simulate(plan)))
+        return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
     no_data = DataSets({})  # unused by `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -301,57 +266,45 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     return Drawn(draw_figure(sweep.title, records), missing, table=table)
 
 
-def draw_histograms(title: str, runs: Records) -> Figure:
-    """Draws Table 2's or 5's histograms from records of `read_runs`: a row per observer, a column per run."""
-    records = _repeat_for_observers(runs, _OBSERVERS)
-    return draw_panels_of(
-        records, title, _draw_histogram, _PANEL_SIZE, across=len(runs), ylabel="density"
-    )
+def draw_grid(
+    title: str,
+    runs: Records,
+    draw_panel: Callable[..., None],
+    ylabel: str,
+    final_first: bool = False,
+) -> Figure:
+    """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
+
+    It draws the histograms of Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the row of the
+    final model comes first.
+    """
+    records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
+    columns = len({run["noise"] for run in runs})
+    return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)
 
 
 def draw_densities(title: str, runs: Records) -> Figure:
     """Draws Figure 1 from records of `read_runs`: densities of cosines by data set and noise multiplier."""
-    records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in runs]
-    return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
-
-
-def draw_repetitions(title: str, runs: Records) -> Figure:
-    """Draws Figure 2 or 3 from records of `read_runs`: a row per observer, a column per noise multiplier."""
-    records = _repeat_for_observers(runs, reversed(_OBSERVERS))  # the final model's row comes first
-    title = f"{title}; estimates are not bounds"
-    noises = {run["noise"] for run in runs}
-    return draw_panels_of(
-        records, title, _draw_bars, _PANEL_SIZE, across=len(noises), ylabel="epsilon"
-    )
-
-
-def _repeat_for_observers(runs: Records, observers: Iterable[str]) -> list[Record]:
-    """Returns the records of `read_runs` once for each observer, with the fields `observer` and `panel`.
-
-    A panel has the runs of one observer with the same noise multiplier.
-    """
     records = []
-    for observer in observers:
-        for run in runs:
-            panel = f"{_OBSERVERS[observer]}\n{_describe(run)}"
-            records.append({**run, "observer": observer, "panel": panel})
-    return records
+    for run in select(runs, observer=_OBSERVERS["final"]):
+        records.append({**run, "panel": f"{run['plan'].label}\n{_describe(run)}"})
+    return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
     """Draws Figure 4 from records of `read_splits`: the quantiles of estimates over experiments."""
-    panels = {}
-    for split in splits:
-        heading = f"{_OBSERVERS[split['observe']]}\n{_describe(split)}"
-        panels[heading] = partial(
-            plot_lines,
-            records={**split, "x": QUANTILES},
-            looks=_SPLITS,
-            xticks=QUANTILES,
-            xlabel="quantile",
-            ylim=(0, None),
-        )
-    return draw_panels(title, panels, _PANEL_SIZE, across=4, ylabel="estimate of epsilon")
+    draw_panel = partial(
+        plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
+    )
+    records = list(map(_add_panel, splits))
+    return draw_panels_of(
+        records, title, draw_panel, _PANEL_SIZE, across=4, ylabel="estimate of epsilon"
+    )
+
+
+def _add_panel(record: Record) -> Record:
+    """Returns the record with the title of the panel for its observer and noise multiplier."""
+    return {**record, "panel": f"{record['observer']}\n{_describe(record)}"}
 
 
 def _draw_histogram(axis: Axes, records: Records) -> None:
@@ -361,7 +314,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
     `unobserved` is empty, and we draw the exact density. The panel has a single record.
     """
     [run] = records
-    cosines: Cosines = run[f"{run['observer']}_cosines"]
+    cosines: Cosines = run["cosines"]
     scale = np.sqrt(cosines.dimension)  # cosines are shown in units of 1/sqrt(dimension)
     worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
@@ -386,7 +339,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     `records` have different numbers of repetitions, at most five (the length of _COLORS).
     """
     dimension = records[0]["plan"].dimension
-    cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in records]
+    cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
     # The margin of 1 leaves room for the kernels' tails.
     low = min(-_NULL_REACH, pooled.min() - 1)
@@ -413,29 +366,28 @@ def _draw_bars(axis: Axes, records: Records) -> None:
     Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
     dotted line marks the noise floor. `records` are runs with different numbers of repetitions.
     """
-    observer = records[0]["observer"]
     places = range(len(records))
     axis.bar(
         places,
-        take(records, observer),
+        take(records, "estimate"),
         width=0.6,
         color=style.BLUE,
         alpha=0.5,
         ecolor=style.BLACK,
         capsize=3,
-        yerr=take(records, f"{observer}_error"),
+        yerr=take(records, "error"),
         label="estimate, standard error",
     )
     dash: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
-    in_sample = take(records, f"{observer}_in_sample")
+    in_sample = take(records, "in_sample")
     axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **dash)
     # The floor depends on the number of inserted canaries, which hardly differs between runs.
-    floor = records[0][f"{observer}_floor"].quantile_95
+    floor = records[0]["floor"].quantile_95
     axis.axhline(
         floor, color=style.FADED, ls=":", label="95% quantile of estimates without leakage"
     )
     accounted = take(records, "accounted")
-    if observer == "all" and np.isfinite(accounted).all():
+    if records[0]["observer"] == _OBSERVERS["all"] and np.isfinite(accounted).all():
         axis.plot(accounted, color=style.BLACK, label="accounted", **dash)
     axis.set_xticks(places, [run["repetitions"] for run in records])
     axis.set_xlabel("repetitions")
@@ -448,11 +400,8 @@ def _describe(record: Record) -> str:
     return f"$\\sigma$ = {record['noise']:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
-def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
-    """Returns Table 1 with a row for each of `cells`, the records of `simulate`, and noise floors below.
-
-    A noise floor is an estimate's mean and 95% quantile without leakage.
-    """
+def make_simulated_table(cells: Records) -> OwnTable:
+    """Returns Table 1 with a row for each of `cells`, the records of `simulate`."""
     # The arguments of `field` are a column's field, head, format and width. A column with no head is only in
     # the CSV.
     columns = [
@@ -460,29 +409,15 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         field("dimension", "d", ",.0e", 9),
         field("canaries", "k", width=6),
         field("exact", "exact", ".3f", 7),
-        *mean_fields("paper", "paper", width=15),
         *mean_fields(ONE_SHOT_EQUAL_VARIANCE, "equal variance", width=15),
         *mean_fields(ONE_SHOT_FITTED, "fitted", width=15),
     ]
-    floor_columns = [field("canaries", "canaries", ",", 8)]
-    for method in FITTED:
-        head = method.removeprefix("one_shot_").replace("_", " ")
-        floor_columns.append(field(method, head, width=18))
-    floors = []
-    for canaries in plan.floors:
-        record: Record = {"canaries": canaries}
-        for method in FITTED:
-            floor = one_shot.noise_floor(method, canaries, unobserved=0, delta=DELTA)
-            record[method] = _show_floor(floor, decimals=3)
-        floors.append(record)
-    at_delta = f"epsilon at delta {show_level(DELTA)}"
-    below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
-    title = f"Table 1: estimates of {at_delta}"
-    return own_table(title, columns, cells, [_SIMULATED_NOTE, "", below.text])
+    title = f"Table 1: estimates of epsilon at delta {show_level(DELTA)}"
+    return own_table(title, columns, cells, [_SIMULATED_NOTE])
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Returns the table of one plan's training runs, with noise floors and notes below.
+    """Returns the table of one plan's training runs, with a section for each observer.
 
     Args:
       title: The table's title.
@@ -503,32 +438,32 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     columns = [
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
+        field("observer"),
+        Column(value=_show_estimate, head="estimate", width=15),
+        field("estimate"),
+        field("error"),
+        field("in_sample", "in-sample", ".3f", 10),
     ]
-    for observer, width in (("all", 15), ("final", 14)):
-        show = partial(_show_estimate, observer=observer)
-        columns += [
-            Column(value=show, head="estimate", width=width),
-            field(observer),
-            field(f"{observer}_error"),
-            field(f"{observer}_in_sample", "in-sample", ".3f", 10),
-        ]
     # The numbers of canaries and the floors hardly differ between runs.
-    cosines = first["all_cosines"]
+    cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
-    heads = "                            all iterates             final model"
-    floor_of_all = _show_floor(first["all_floor"])
-    floor_of_final = _show_floor(first["final_floor"])
-    below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
-    before = f"{title}\n{canaries}, {clients}\n{heads}"
-    return own_table(before, columns + last_columns, runs, [below + printed + _ESTIMATES_NOTE])
+    before = f"{title}\n{canaries}, {clients}"
+    headings: dict[str, str] = {}  # by observer
+    records = []
+    for run in sorted(runs, key=itemgetter("observer")):
+        floor = _show_floor(run["floor"])
+        heading = f"{run['observer']}; without leakage, mean (95%): {floor}"
+        records.append({**run, "heading": headings.setdefault(run["observer"], heading)})
+    notes = f"{_RULE}\n{printed}{_ESTIMATES_NOTE}"
+    return own_table(before, columns + last_columns, records, [notes], section="heading")
 
 
 def make_densities_table(title: str, runs: Records) -> OwnTable:
     """Returns Table 4: normality tests of the final model's cosines, for records of `read_runs`."""
     records = []
-    for run in runs:
-        cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
+    for run in select(runs, observer=_OBSERVERS["final"]):
+        cosines = run["cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
         record = {
             **run,
@@ -553,22 +488,16 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of Figure 4: quantiles of estimates, for records of `read_splits`."""
-    names = list(map(str, QUANTILES))
-    records = []
-    for split in splits:
-        for name in _SPLITS:
-            quantiles = dict(zip(names, split[name], strict=True))
-            records.append({**split, "canaries": name, **quantiles})
     columns = [
         field("noise", "noise", ".3g", 7, left=True),
-        field("observe", "observed", width=9, left=True),
-        field("canaries", "canaries in", width=13, left=True),
+        field("observer", "observed", width=14, left=True),
+        field("x", "quantile", width=8)._replace(key="quantile"),
     ]
-    for name in names:
-        columns.append(field(name, name, ".4g", 8))
-    columns.append(field("analytical", "analytical", ".4g", 11))
-    note = "columns: quantiles of the estimate over experiments, not a bound"
-    return own_table(title, columns, records, [_RULE, note])
+    for name in _SPLITS:
+        columns.append(field(name, name, ".4g", 14))
+    columns.append(field("analytical", "analytical", ".4g", 12))
+    note = "quantiles of the estimate over experiments, not a bound"
+    return own_table(title, columns, splits, [_RULE, note])
 
 
 def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
@@ -576,16 +505,16 @@ def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
     return _show_pair(floor.mean, floor.quantile_95, decimals)
 
 
-def _show_estimate(run: Record, observer: str) -> str:
+def _show_estimate(run: Record) -> str:
     """Formats an observer's estimate and its standard error.
 
     A "*" marks an estimate from all iterates that exceeds the accounted epsilon by more than this error.
     Estimates below 10 have 2 decimals, those from 1,000 have none, and the others have 1.
     """
-    epsilon = run[observer]
-    error = run[f"{observer}_error"]
+    epsilon = run["estimate"]
+    error = run["error"]
     star = ""
-    if observer == "all" and epsilon - error > run["accounted"]:
+    if run["observer"] == _OBSERVERS["all"] and epsilon - error > run["accounted"]:
         star = "*"
     decimals = 2
     if epsilon >= 10:
@@ -601,8 +530,14 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
 
 
 # Each pair has the function that draws the figure, and the function that makes the table.
-_TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
-_FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
+_TABLE = (
+    partial(draw_grid, draw_panel=_draw_histogram, ylabel="density"),
+    partial(make_runs_table, shows_accuracy=True),
+)
+_FIGURE = (
+    partial(draw_grid, draw_panel=_draw_bars, ylabel="estimate of epsilon", final_first=True),
+    partial(make_runs_table, shows_accuracy=False),
+)
 _DRAWINGS: dict[str, tuple[Any, Any]] = {
     "one_shot_table_2": _TABLE,
     "one_shot_table_5": _TABLE,

@@ -181,13 +181,11 @@ class Simulations(NamedTuple):
       sigmas: The standard deviations of the noise, for sensitivity 1.
       dimensions: The dimensions d. A simulation has sqrt(d) canaries.
       simulations: The number of simulations for each sigma and dimension.
-      floors: The canary counts for which to compute noise floors.
     """
 
     sigmas: tuple[float, ...] = (0.541, 1.54, 4.22)
     dimensions: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7)
     simulations: int = SIMULATIONS
-    floors: tuple[int, ...] = (100, 316, 1000, 3162, 10_000)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,7 +200,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     images, text, splits = SIZES[scale]
     simulations = Simulations()
     if scale == "smoke":
-        simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
+        simulations = Simulations((1.0, 2.0), (1000,), simulations=5)
     all_sweeps = [
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]

@@ -13,62 +13,37 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.laws import conversions
-from audit.methods import estimate
-from audit.methods.estimate import IF_GAUSSIAN
-from audit.report import audit_panels, style
-from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE
+from audit.report import audit_panels
+from audit.report.style import BLUE, BOUND, FADED, IN, ORANGE, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
 from audit.written import show_level
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
-from experiments.sweeps.sweep import Axis
+from experiments.sweeps.sweep import Axis, Sweep
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# Distances on the horizontal axis, in units of the distance between neighbouring points.
-_MARK_DISTANCE = 0.18  # between the marks of two methods at one point
+# Keyword arguments for `Axes.errorbar`.
+_MARK: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2.5, "ls": "none", "zorder": 3, "ms": 5}
+# By method, from left to right: the distance of its mark from the middle of a point, in units of the distance
+# between neighbouring points, and how to draw it.
+LOOKS: dict[str, tuple[float, dict[str, Any]]] = {
+    IF_GAUSSIAN: (-0.18, {**_MARK, "color": BLUE, "marker": "o"}),
+    ASSUMPTION_FREE: (0.0, {**_MARK, "color": ORANGE, "marker": "^", "ms": 5.5, "mec": "0.3"}),
+    IN_SAMPLE: (0.18, {**_MARK, "color": FADED, "marker": "o", "mfc": "white"}),
+}
 _GROUP_GAP = 0.5  # added between points with different x
 _MAX_ACROSS = 8  # points in a row of panels; if there are more, each panel gets its own row
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
 _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
-_LETTERS_PER_INCH = 12  # in a figure's heading
 
 
-def looks() -> dict[str, tuple[float, dict[str, Any]]]:
-    """Returns how to draw each method's mark, by the method's name and in order from left to right.
-
-    A value is the mark's signed horizontal distance from the middle of its point, and keyword arguments for
-    `Axes.errorbar`.
-    """
-    marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
-    marks.sort(key=lambda named: named[1].place)
-    middle = (len(marks) - 1) / 2
-    by_method = {}
-    for i, (name, mark) in enumerate(marks):
-        look = {
-            "color": style.PALETTE[mark.color],
-            "marker": mark.marker,
-            "ms": mark.size,
-            "mec": mark.outline or None,  # the color of the marker's edge
-            "elinewidth": 0.8,  # the width of the error bar
-            "capsize": 2.5,
-            "ls": "none",
-            "zorder": 3,
-        }
-        if not mark.filled:
-            look["mfc"] = "white"  # the color of the marker's face
-        by_method[name] = ((i - middle) * _MARK_DISTANCE, look)
-    return by_method
-
-
-def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
+def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the epsilons of all points, panel by panel.
 
     A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
     prediction, if any. Points with the same x are side by side, one for each series.
-
-    `x` is the horizontal axis, or None if points have no x. `points` has the points of all panels. All
-    epsilons are at `delta`.
     """
     by_panel: dict[str, list[Point]] = {}
     for point in points:
@@ -76,24 +51,24 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     panels = {}
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
-        panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
+        panels[name] = partial(_draw_panel, points=of_panel, x=sweep.axis)
     widest = max(map(len, by_panel.values()))  # the most points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
     width = max(0.9 * widest + 0.6, 5.8 / across)
     figure = draw_panels(
-        _make_heading(title, points, width * across),
+        _make_heading(sweep, points),
         panels,
         size=(width, 2.9),
         across=across,
-        ylabel=f"epsilon at delta {show_level(delta)}",
+        ylabel=f"epsilon at delta {show_level(points[0].delta)}",
         sharey=True,
     )
     # Intervals may extend far above the marks, so we ignore them for the limits of the shared axis.
     epsilons = [0.1]  # the smallest range of the axis
     for point in points:
-        epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
-        for method in looks():
+        epsilons += [point.upper_bound(), point.predicted() or 0.0]
+        for method in LOOKS:
             _, _, largest = point.spread(method)
             epsilons.append(largest)
     highest = max(filter(math.isfinite, epsilons))
@@ -101,7 +76,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     return figure
 
 
-def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: float) -> None:
+def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
     """Draws the points of a panel from left to right.
 
     A point has its series' name below it. A group of points with the same x has the value of x above it.
@@ -115,7 +90,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
             axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
         begin = position
         for point in group:
-            _draw_point(axis, position, point, delta)
+            _draw_point(axis, position, point)
             positions.append(position)
             position += 1
         if x and len(groups) > 1:
@@ -128,7 +103,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
             )
         position += _GROUP_GAP
     # Labels with more than 11 characters in a line would overlap.
-    axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
+    wrap = partial(textwrap.fill, width=11, break_long_words=False)
+    axis.set_xticks(positions, [wrap(point.series) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x:
@@ -136,23 +112,22 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
         axis.set_xlabel(x.name)
 
 
-def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None:
+def _draw_point(axis: Axes, position: float, point: Point) -> None:
     """Draws the epsilons of a point.
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
-    Each method in `looks` has a mark at the mean over the point's seeds, with an error bar from the smallest
+    Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest
     epsilon to the largest. For a single seed, a vertical bar replaces the error bars. It shows the two-sided
     interval for normal scores.
 
-    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart. All epsilons
-    are at `delta`.
+    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
         low, high = point.interval()
         label = "interval if scores are normal"
         axis.vlines(position, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
-    predicted = point.predicted(delta)
+    predicted = point.predicted()
     if predicted is not None:
         label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
         axis.hlines(
@@ -167,7 +142,7 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
     ends = (position - 0.45, position + 0.45)
     upper_bound = [point.upper_bound()] * 2
     axis.plot(ends, upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
-    for name, (offset, look) in looks().items():
+    for name, (offset, look) in LOOKS.items():
         method = point.find_method(name)
         if method is None:
             continue
@@ -179,7 +154,7 @@ def _draw_point(axis: Axes, position: float, point: Point, delta: float) -> None
         axis.errorbar([position + offset], [mean], errors, label=method.legend, **look)
 
 
-def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
+def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
     A point has a row of two panels. The first shows error rates. The second shows their normal deviates, so
@@ -187,71 +162,59 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
     """
 
-    def draw_rates(axis: Axes, point: Point) -> None:
-        """Plots the trade-off curve of the point's first seed at 401 false-positive rates."""
-        rates = np.linspace(0, 1, 401)
-        audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
-        axis.set(xlim=(0, 1), ylim=(0, 1))
-
-    def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the same curve with normal deviates on both axes."""
-        audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
-        axis.set_title("on normal deviates")
-
+    rates = np.linspace(0, 1, 401)
     panels = {}
     for point in points:
+        first = point.conclusions[0]
+        mu = point.predicted_mu()
         name = f"{point.panel}, {point.series}"
-        panels[name] = partial(draw_rates, point=point)
-        panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
-    return draw_panels(_make_heading(title, points, 8), panels, size=(4, 3.4), across=2)
+        panels[name] = partial(
+            audit_panels.draw_trade_off, conclusion=first, grid=rates, predicted_mu=mu
+        )
+        panels[f"{name}, on deviates"] = partial(
+            audit_panels.draw_on_deviates, conclusion=first, predicted_mu=mu
+        )
+    return draw_panels(_make_heading(sweep, points), panels, size=(4, 3.4), across=2)
 
 
-def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
+def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
     Every profile is that of mu-GDP for some mu. A point has a profile for the lower bound on mu from
     `if_gaussian`, averaged over the seeds, and a profile for its predicted mu, if any. The figure also has a
-    profile for the largest upper bound on mu, and a horizontal line at `delta`.
+    profile for the largest upper bound on mu, and a horizontal line at the points' delta.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    def draw_profile(axis: Axes, mu: float, label: str, **look: Any) -> None:
-        """Plots delta against epsilon for mu-GDP."""
-        axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+    # The mu, the label and the look of each profile.
+    profiles: list[tuple[float, str, dict[str, Any]]]
+    profiles = [(largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})]
+    for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
+        # A bound has no mu if it proves no leakage.
+        mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
+        label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
+        profiles.append((mu, label, {"color": color, "ls": "--"}))
+        predicted = point.predicted_mu()
+        if predicted is not None:
+            label = f"{point.series}: predicted, mu = {predicted:.2f}"
+            profiles.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
 
     def draw(axis: Axes) -> None:
-        """Draws all profiles on one axis."""
-        draw_profile(axis, largest_mu, _ACCOUNTING, color=UPPER, ls=":")
-        for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
-            # A bound has no mu if it proves no leakage.
-            mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
-            draw_profile(axis, mu, label, color=color, ls="--")
-            predicted = point.predicted_mu()
-            if predicted is not None:
-                label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                draw_profile(axis, predicted, label, color=color, lw=5, alpha=0.3)
+        """Plots delta against epsilon for each profile."""
+        for mu, label, look in profiles:
+            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+        delta = points[0].delta
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
-    return draw_panels(_make_heading(title, points, 6), {"": draw}, (6, 3.6), ylabel="delta")
+    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
 
 
-def _make_heading(title: str, points: Sequence[Point], width: float) -> str:
-    """Returns a figure's title and a line with the largest numbers of seeds and runs.
-
-    Lines break to fit `width`, the total width of the panels in inches.
-    """
+def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
+    """Returns a figure's title and a line with the largest numbers of seeds and runs."""
     runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
-    data += f", up to {runs:,} runs each"
-    letters = int(max(width, 5.8) * _LETTERS_PER_INCH)  # a figure has at least 5.8 inches
-    return f"{_wrap(title, letters)}\n{_wrap(data, letters)}"
-
-
-def _wrap(text: str, width: int) -> str:
-    """Breaks a text into lines of at most `width` characters, between words only."""
-    return textwrap.fill(text, width, break_long_words=False)
+    return f"{sweep.title}\n{data}, up to {runs:,} runs each"

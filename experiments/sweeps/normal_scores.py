@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.evidence.canaries import Coins, Design
+from audit.evidence.canaries import Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
@@ -32,14 +32,12 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
       confidence: The probability that the interval contains mu.
     """
     freedom = len(scores_in) + len(scores_out) - 2
-    # The sum of the squared deviations of all scores from their world's mean.
-    squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
-    if freedom == 0 or squares == 0:
+    distance = _measure_distance(scores_in, scores_out)
+    if freedom == 0 or not np.isfinite(distance):
         return _UNKNOWN
     # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
-    pooled_deviation = np.sqrt(squares / freedom)
-    statistic = (scores_in.mean() - scores_out.mean()) / pooled_deviation / scale
+    statistic = distance / scale
     error = (1 - confidence) / 2  # at each end
     # P(noncentral t <= statistic) decreases with the noncentrality, so the high level gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
@@ -60,56 +58,35 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     runs without canaries form two sets, and R is the size of the smaller set. The interval is [0, inf) if a
     set has fewer than two runs or the distance is undefined.
     """
-    if isinstance(design, Coins):
-        sets_of_runs = [(design.scores, design.presence)]
-    else:
-        all_in = np.ones(design.inserted.shape, bool)
-        all_out = np.zeros(design.fresh.shape, bool)
-        sets_of_runs = [(design.inserted, all_in), (design.fresh, all_out)]
-    # Centering reduces rounding errors in sums of squares and does not change the distance.
-    center = np.concatenate(design.pooled()).mean()
-    all_sums = [_sum_by_run(scores - center, presence) for scores, presence in sets_of_runs]
-    fewest_runs = min(map(len, all_sums))
-    total = np.concatenate(all_sums).sum(0)  # (6,), over all runs of all sets
-    distance = float(_compute_distance(total))
-    if fewest_runs < 2 or not np.isfinite(distance):
+    distance = _measure_distance(*design.pooled())
+    runs_of_sets = [len(table.scores) for table in design.rows()]
+    if min(runs_of_sets) < 2 or not np.isfinite(distance):
         return _UNKNOWN
     variance = 0.0
-    for sums in all_sums:
-        # Each row of `total - sums` leaves out one run. A set's jackknife variance is its number of runs
-        # minus 1, times the variance of these distances. The sets' variances add up.
-        distances = _compute_distance(total - sums)
-        variance += (len(sums) - 1) * float(np.var(distances))
-    quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
+    for i, runs in enumerate(runs_of_sets):
+        distances = []
+        for left_out in range(runs):
+            kept = list(map(np.arange, runs_of_sets))
+            kept[i] = np.delete(kept[i], left_out)
+            distances.append(_measure_distance(*design.select(*kept).pooled()))
+        # A set's jackknife variance is its number of runs minus 1, times the variance of these distances. The
+        # sets' variances add up.
+        variance += (runs - 1) * float(np.var(distances))
+    quantile = special.stdtrit(min(runs_of_sets) - 1, (1 + confidence) / 2)
     reach = quantile * np.sqrt(variance)
     return Interval(*np.maximum([distance - reach, distance + reach], 0.0))
 
 
-def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns six sums for each of R runs, of shape (R, 6), from scores and presence of shape (R, K).
+def _measure_distance(scores_in: Array, scores_out: Array) -> float:
+    """Returns the distance between both worlds' mean scores, of shape (n,), in pooled standard deviations.
 
-    The first three are the count, the sum and the sum of squares of the inserted canaries' scores. The last
-    three are the same for the other canaries.
+    It is not finite if a world has no scores or all scores of a world are equal.
     """
-    columns = []
-    for is_counted in (presence, ~presence):
-        counted = np.where(is_counted, scores, 0.0)
-        columns += [is_counted.sum(1), counted.sum(1), (counted**2).sum(1)]
-    return np.stack(columns, axis=1)
-
-
-def _compute_distance(sums: Array) -> Array:
-    """Returns the distances (...) between both worlds' mean scores in pooled standard deviations.
-
-    `sums` (..., 6) has the six sums of `_sum_by_run`, added up over some runs. A distance is not finite if a
-    world has no scores or all scores are equal.
-    """
-    n_in, sum_in, squares_in, n_out, sum_out, squares_out = np.moveaxis(sums, -1, 0)
+    # The sum of the squared deviations of all scores from their world's mean.
+    squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
-        squares = squares_in - sum_in**2 / n_in + squares_out - sum_out**2 / n_out
-        deviation = np.sqrt(squares / (n_in + n_out - 2))
-        distance: Array = (sum_in / n_in - sum_out / n_out) / deviation
-    return distance
+        deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
+        return float((np.mean(scores_in) - np.mean(scores_out)) / deviation)
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:

@@ -52,7 +52,7 @@ def draw_panels(
             draw(axis)
         for axis in axes.flat[len(panels) :]:  # the last row may have more axes than panels
             axis.axis("off")
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(title, fontsize=11, wrap=True)
         _add_legend(figure, axes.flat, legend_columns)
     return figure
 
@@ -112,6 +112,7 @@ def plot_lines(
     axis.set(**options)
     if "xticks" in options:
         axis.minorticks_off()
+        axis.xaxis.set_major_formatter("{x:g}")  # not as powers of 10
 
 
 def draw_dot(

@@ -1,4 +1,4 @@
-"""The points of a figure, and the table that compares them with a paper's claims.
+"""The points of a figure, and their table.
 
 A point has the audits of all seeds, and the conclusions from the stored audits.
 """
@@ -28,7 +28,7 @@ from audit.written import Level, shortened
 from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
 from experiments.sweeps.records import Record, Records, field
-from experiments.sweeps.sweep import PaperClaims, Sweep
+from experiments.sweeps.sweep import Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
 _NOTES = """\
@@ -37,8 +37,7 @@ bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian, or
         of a seed share noise, so the number of bounds above is not binomial
 from:   two-sided interval of one seed; assumes normal scores, equal standard
         deviations, and many runs if a run has K canaries
-pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere
-tight:  equal to the upper bound; the paper's text does not print epsilons"""
+pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere"""
 
 
 class Evidence(NamedTuple):
@@ -71,6 +70,11 @@ class Point(NamedTuple):
     x: float
     cells: tuple[Audited, ...]
     conclusions: tuple[Conclusion, ...]
+
+    @property
+    def delta(self) -> float:
+        """The delta of all epsilons."""
+        return self.conclusions[0].delta
 
     def find_method(self, name: str) -> Method | None:
         """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
@@ -132,10 +136,12 @@ class Point(NamedTuple):
         """
         return predicted_mu(self.cells[0].setting)
 
-    def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon of the predicted mu at delta, or None if there is no predicted mu."""
+    def predicted(self) -> float | None:
+        """Returns the epsilon of the predicted mu, or None if there is no predicted mu."""
         mu = self.predicted_mu()
-        return None if mu is None else conversions.epsilon_from_mu(mu, delta)
+        if mu is None:
+            return None
+        return conversions.epsilon_from_mu(mu, self.delta)
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
@@ -165,20 +171,14 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
-    for (panel, series, x), group in places.items():
+    for place, group in places.items():
         conclusions = [by_setting.get((cell.setting, cell.runs)) for cell in group]
-        point = Point(panel, series, x, tuple(group), tuple(filter(None, conclusions)))
-        all_points.append(point)
+        all_points.append(Point(*place, tuple(group), tuple(filter(None, conclusions))))
     return all_points
 
 
-def make_rows(
-    sweep: Sweep, points: Sequence[Point], claims: PaperClaims, delta: float
-) -> Iterator[Record]:
-    """Yields the record of each point, with the fields of `make_table`.
-
-    Each point must have a conclusion. `delta` is the delta of predicted epsilons.
-    """
+def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
+    """Yields the record of each point, with the fields of `make_table`. Each point must have a conclusion."""
     for point in points:
         cells = point.cells
         mean, low, high = point.spread(IF_GAUSSIAN)
@@ -199,11 +199,10 @@ def make_rows(
             "runs": cells[0].runs,
             "canaries": cells[0].setting.canaries,
             "seeds": len(point.conclusions),
-            "seeds_missing": len(cells) - len(point.conclusions),
             IF_GAUSSIAN: mean,
             f"{IF_GAUSSIAN}_min": low,
             f"{IF_GAUSSIAN}_max": high,
-            "predicted": point.predicted(delta),
+            "predicted": point.predicted(),
             "upper_bound": upper_bound,
         }
         if len(cells) == 1:  # the interval belongs to a single audit
@@ -216,11 +215,6 @@ def make_rows(
             if counterpart is not None and counterpart.assumes != method.assumes:
                 name = counterpart.name
             row.setdefault(name, mean)  # IF_GAUSSIAN is already set
-        for x in (None, point.x):  # a claim about this x replaces one about every x
-            claim = claims.get((sweep.name, point.series, x))
-            if claim is not None:
-                says, section = claim
-                row |= {"paper_says": says, "paper_section": section}
         yield row
 
 
@@ -230,7 +224,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     `level` is the delta and the confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
-    csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
+    csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")
     columns = [
         Column(value=itemgetter("label"), head="", width=27, left=True),
         *map(field, csv_names),
@@ -244,8 +238,6 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field(IN_SAMPLE),  # an estimate, so it comes after the bounds
         field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
-        field("paper_says", "the paper", left=True),
-        field("paper_section"),
     ]
     # The remaining fields are other bounds. They differ between kinds of audits.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}

@@ -3,7 +3,7 @@
 Importing this module does not import JAX, matplotlib or statistics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +18,6 @@ class Axis(NamedTuple):
 
     name: str
     symbol: str
-
-
-# Maps (the sweep's name, the series, x) to a summary of the paper's claim and the claim's section. x is None
-# for a claim about every x. A "tight" lower bound matches the accountant's upper bound.
-PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):

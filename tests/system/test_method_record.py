@@ -15,7 +15,7 @@ from audit.evidence.canaries import make_sets
 from audit.methods import estimate, lifted
 from audit.methods.estimate import Bound, Estimate, ScoreMethod
 from audit.methods.lifted import CanaryMethod
-from audit.methods.method import NO_BOUND, Assumption, Mark
+from audit.methods.method import NO_BOUND, Assumption
 from audit.report import audit_page, audit_panels, bounds_table, subjects
 from audit.storage.store import Store
 from audit.written import Level
@@ -31,7 +31,7 @@ def planted(scores_in, scores_out, delta, confidence):
     return Bound(method="planted", epsilon=1.234, **level, **COUNTS, assumes=LUCK)
 
 
-TOLD = {"label": "Planted", "legend": "planted: luck", "mark": Mark("black", "D", 5, 4)}
+TOLD = {"label": "Planted", "legend": "planted: luck"}
 BOUND = ScoreMethod(name="planted", compute=planted, assumes=LUCK, **TOLD)
 
 
@@ -40,7 +40,7 @@ def guessed(scores_in, scores_out, delta, confidence):
     return Estimate(method="guessed", epsilon=99.0, **level, **COUNTS, caveat=GUESS.text)
 
 
-SHOWN = {"label": "Guessed", "legend": "guessed (no bound)", "mark": Mark("purple", "v", 5, -1)}
+SHOWN = {"label": "Guessed", "legend": "guessed (no bound)"}
 ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, **SHOWN)
 
 

@@ -25,7 +25,6 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
 from experiments.sweeps.sweep import Sweep
 from tests.cases import mostly_slow
@@ -57,7 +56,7 @@ def points_of(cells, conclusion):
 
 def bars(axis, method):
     """Returns {position: (mean, low, high)} of a method's marks in a panel."""
-    offset, look = estimates.looks()[method]
+    offset, look = estimates.LOOKS[method]
     drawn = {}
     for line, _, ends in axis.containers:
         if line.get_marker() == look["marker"] and line.get_color() == look["color"]:
@@ -83,7 +82,7 @@ def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, conclus
         if not cells:  # norms
             missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
             assert missing.missing == len(sweep.cells) and not missing.figure
-        rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
+        rows += points.make_rows(sweep, every)
     shown = points.make_table(rows, LEVELS)
     assert max(map(len, shown.text().splitlines())) <= 80
     entries = list(csv.DictReader(shown.csv().decode().splitlines()))
@@ -162,7 +161,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
 def test_a_range_of_bounds_claims_no_more_than_they_do(conclusion):
     sweep = sweeps.sweeps("smoke")["figure_1c"]
     cells = sweep.audits()[:1]
-    (row,) = points.make_rows(sweep, points_of(cells, conclusion), CLAIMS, LEVELS.delta)
+    (row,) = points.make_rows(sweep, points_of(cells, conclusion))
     names = ("if_gaussian", "if_gaussian_min", "if_gaussian_max", "epsilon_low", "epsilon_high")
     made = points.make_table([row | dict.fromkeys(names, 7.089)], LEVELS)
     shown = "  ".join(["7.08", "7.0", "7.0", "7.0", "7.1"])
