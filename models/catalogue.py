@@ -59,7 +59,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     return rows[model]
 
 
-@cache  # equal sizes then give the same model, which JAX compiles only once
+@cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
     """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
 
@@ -341,7 +341,7 @@ _ROWS = (
         clipping="per_example",
         step_seconds=(0.05, 0.03),
         not_convex=_SMOOTH,
-        # These 50 insertions leak as much as the paper's 250 at noise multiplier 4: epsilon 24.0.
+        # These 50 insertions have the same epsilon, 24.0, as the paper's 250 at noise multiplier 4.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",

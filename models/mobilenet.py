@@ -118,7 +118,7 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
         )
         return full + bias
 
-    # Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU.
+    # On a CPU, these nine shifted products are seven times faster than XLA's depthwise convolution.
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     total = bias
@@ -163,8 +163,8 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and antialiasing if S
-    is below H. Then it standardises each channel with ImageNet's mean and standard deviation. As in
+    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
+    if S is below H. Then it standardises each channel with ImageNet's mean and standard deviation. Like
     torchvision, it does not round values to bytes.
     """
     shape = (len(images), size, size, 3)

@@ -188,7 +188,7 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The number of batches in an epoch is that of the pass with seed 0. The size of the data set is `examples`
+    The pass with seed 0 determines the number of batches in an epoch. The size of the data set is `examples`
     in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
     the batches have another sampling rate or come from a sampler without a proven bound.
     """
@@ -234,7 +234,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
         # The bounds assume that every batch is equally likely to have an example, but a smaller last batch is
-        # less likely to. This only matters if steps expand distances: then earlier batches may leak more.
+        # less likely to. This only matters if steps expand distances, because then earlier batches may leak
+        # more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

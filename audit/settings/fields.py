@@ -1,6 +1,6 @@
 """Fields of settings. `described` declares a field with its default, help and limits.
 
-Flags, `--help`, validation, keywords and identities in the store derive from this declaration.
+This declaration determines flags, `--help`, validation, keywords and identities in the store.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ class Field(NamedTuple):
       help: the text in --help.
       limits: the allowed values.
       always: True if identities in the store include the field even at its default.
-      auto: True if the flag also takes the value `auto`.
+      auto: True if the flag also accepts the value `auto`.
       has_flag: False if the field is only a keyword in Python.
     """
 

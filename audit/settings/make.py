@@ -37,7 +37,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields of a settings class, keyed by name.
 
     For an audit's `Setting`, these are the model, the adversary, `insertions`, and the fields of its parts
-    and of all adversaries. For any other class, they are the fields that it declares.
+    and of all adversaries. Other classes have the fields that they declare.
     """
     if kind is not Setting:
         return declared(kind)
@@ -103,8 +103,8 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
       given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
-        given, the number of steps is the default of `insertions`, in whole epochs if the sampler has epochs.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without both, the
+        number of steps follows from the default of `insertions`, in whole epochs if the sampler has epochs.
         Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not give it.
@@ -166,7 +166,7 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def _name_step(insert: str, periodicity: int) -> str:
     """Returns the name of step `insert` of a period: "last" for step k, "first" for step 1, or its number.
 
-    k is `periodicity`; if it is 1, the name is "last". Equivalent settings thus have the same identity.
+    k is `periodicity`. If k is 1, the name is "last", so equivalent settings have the same identity.
     """
     number = {LAST: str(periodicity), FIRST: "1"}.get(insert, insert)
     if number == str(periodicity):

@@ -44,7 +44,7 @@ def load_shakespeare(sources: Sources) -> Clients:
     uint8, and labels (N, 80) int32.
 
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    other files, if no source gives the text, or if no role is left.
+    other files, if no source has the text, or if no role is left.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # The array joins the texts of all roles, sorted by name; `counts` has their lengths.

@@ -37,7 +37,7 @@ def load_housing(sources: Sources) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for classification.
 
     A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError for other
-    files, or if no source gives the data.
+    files, or if no source has the data.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
@@ -74,7 +74,7 @@ def _standardise_features(columns: Arrays) -> np.ndarray:
 def _standardise(column: np.ndarray) -> np.ndarray:
     """Returns a column (N,) shifted and scaled to zero mean and unit variance, as float32.
 
-    `math.fsum` rounds sums correctly, so every machine gives the same bits.
+    `math.fsum` rounds sums correctly, so all machines compute the same bits.
     """
     column = column.astype(np.float64)
     mean = math.fsum(column) / len(column)
@@ -135,7 +135,7 @@ def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
     The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
-    the file has at most 20,000 lines, we take all of them in order. Raises InputError if the file is missing
+    the file has at most 20,000 lines, we use all of them in order. Raises InputError if the file is missing
     or has another format.
 
     Returns:
