@@ -107,10 +107,9 @@ def described(
 
     Args:
       help_text: the text in --help.
-      default: the default in the dataclass. It must never change, because identities in the store omit a
-        field at this value.
-      usual: for a field without `default`, its value if neither the flag nor the keyword is given. It may
-        change, because identities include it.
+      default: the default in the dataclass. It must never change, because identities in the store omit it.
+      usual: for a field without `default`, its value without a flag or keyword. It may change, because
+        identities include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.

@@ -1,7 +1,7 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults, so adding a field does not rename stores.
-Importing this module does not load JAX.
+Stores are named after `identity`, which omits defaults, so new fields do not rename stores. Importing this
+module does not load JAX.
 """
 
 import dataclasses

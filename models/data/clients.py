@@ -77,9 +77,9 @@ def one_each(dataset: Dataset) -> Clients:
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
     """Deals a classification data set of N examples to M clients at random, unevenly in each class.
 
-    For each class, the fractions of the clients are drawn from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
-    fractions become equal. If a client gets no example, all examples are dealt again.
+    For each class, we draw the fractions of the clients from a symmetric Dirichlet(alpha) distribution
+    (Yurochkin et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, fractions
+    become equal. If a client gets no example, we deal all examples again.
 
     Raises InputError if `clients` is out of range, or if each of 100 attempts leaves a client without
     examples.

@@ -52,8 +52,8 @@ def load_housing(sources: Sources) -> Dataset:
 def load_prices(sources: Sources) -> Dataset:
     """Loads California Housing for linear regression of the price, from the sources of `load_housing`.
 
-    Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled down to this norm.
-    Then all rows are divided by PRICES_NORM, so no norm exceeds 1.
+    We scale standardised rows with a norm above PRICES_NORM (3.5% of them) down to this norm, and divide all
+    rows by PRICES_NORM, so no norm exceeds 1.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
