@@ -91,9 +91,8 @@ def emnist_cnn() -> Model:
 class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
-    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each followed by a
-    group norm. The shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group
-    norm.
+    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions with group norms. The
+    shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group norm.
     """
 
     features: int

@@ -272,7 +272,8 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 def audits(root: Path) -> list[Path]:
     """Returns the folders under a root that contain audits with scores, newest first.
 
-    They include unreadable folders, which `open_audit` reports. Raises InputError if the root is unreadable.
+    Unreadable folders are included, because `open_audit` reports them. Raises InputError if the root is
+    unreadable.
     """
     return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
 
