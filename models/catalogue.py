@@ -153,7 +153,7 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns the data of a recipe as tasks use them; the arguments are those of `Data`."""
+    """Returns the data of a recipe as tasks use them; see `Data` for the arguments."""
     return Data(
         name=recipe.name,
         label=label,

@@ -99,7 +99,7 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints epsilon for all models and for the last model, with the strategy in --noise.
 
-    It also prints both for DP-SGD with the noise that gives all models the strategy's epsilon.
+    It also prints both for DP-SGD with the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k

@@ -192,7 +192,7 @@ def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> 
 
 
 def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Returns the flag values, keyed by field name; the arguments are those of `define_setting`."""
+    """Returns the flag values, keyed by field name; see `define_setting` for the arguments."""
     by_field = {}
     for field in _select_fields(kind, names):
         by_field[field.name] = flags.FLAGS[field.flag].value

@@ -107,7 +107,7 @@ def make_setting(
         number of steps follows from the default of `insertions`, in whole epochs if the sampler has epochs.
         Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
-        sampler does not give it.
+        sampler does not.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
