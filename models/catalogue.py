@@ -58,7 +58,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     return rows[model]
 
 
-@cache  # equal sizes then give the same model, which JAX compiles only once
+@cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
     """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
 
@@ -155,7 +155,7 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns the data of a recipe as tasks use them; the arguments are those of `Data`."""
+    """Returns the data of a recipe as tasks use them; see `Data` for the arguments."""
     return Data(
         name=recipe.name,
         label=label,
@@ -343,7 +343,7 @@ _ROWS = (
         clipping="per_example",
         step_seconds=(0.05, 0.03),
         not_curved=_SMOOTH,
-        # These 50 insertions leak as much as the paper's 250 at noise multiplier 4: epsilon 24.0.
+        # These 50 insertions have the same epsilon, 24.0, as the paper's 250 at noise multiplier 4.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",

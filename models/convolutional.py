@@ -38,7 +38,7 @@ class ConvNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., 10) for uint8 images (..., 32, 32, 3)."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
+        x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` expects
         for features in (6, 16):
             x = self.activate(self.pool(Convolution(features, window=5)(x)))
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
@@ -71,7 +71,7 @@ class EmnistCNN(nn.Module):
     @nn.compact
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., 62) for float32 images (..., 28, 28)."""
-        x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
+        x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` expects
         for features in (32, 64):
             x = nn.relu(Convolution(features, window=3)(x))
         x = max_pool(x)
@@ -91,9 +91,8 @@ def emnist_cnn() -> Model:
 class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
-    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each followed by a
-    group norm. The shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group
-    norm.
+    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions with group norms. The
+    shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group norm.
     """
 
     features: int

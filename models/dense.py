@@ -35,7 +35,7 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) for features (n,)."""
-        # In Flax, the order of these lines determines the layers' numbers and initial weights, and so scores.
+        # In Flax, the order of these lines determines the layers' names and initial weights, and so scores.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -45,7 +45,7 @@ class FCNN(nn.Module):
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
     """Computes the cross entropy for logits (2,) and a label in {0, 1} as the softplus of the signed margin.
 
-    This loss and its gradient take fewer operations than the general softmax cross entropy.
+    It takes fewer operations than the general softmax cross entropy.
     """
     sign = 1 - 2 * label
     margin = logits[1] - logits[0]
@@ -201,6 +201,6 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
 
     With widths=() it is a linear classifier.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # an image gives parameters of the same shapes
-    # `inputs` gives the floats that enter the first layer. Adversaries that craft examples change them.
+    example = jnp.zeros(n_features, jnp.float32)  # images lead to parameters of the same shapes
+    # `inputs` returns the floats that enter the first layer. Adversaries that craft examples change them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

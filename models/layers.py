@@ -1,7 +1,7 @@
 """Layers for image networks.
 
-In convolutions and pooling, channels come first. This is faster for small images, because processors add and
-multiply whole rows of pixels.
+In convolutions and pooling, channels come first. This is faster for small images, because processors work on
+whole rows of pixels.
 """
 
 import flax.linen as nn
@@ -54,9 +54,9 @@ class Convolution(nn.Module):
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns a loss's gradient at images x (..., C, H, W), from its gradient at kernel.T @ unfold(x).
 
-        This is the transpose of `unfold`, applied to kernel @ gradient. We do not store that product, which
-        would take w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over output
-        channels and the window's rows, and gives a part of the result for each of the window's columns.
+        This is the transpose of `unfold`, applied to kernel @ gradient. Storing that product would take
+        w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over output channels
+        and the window's rows, and yields a part of the result for each of the window's columns.
 
         Args:
           kernel: (K, O). Its rows are in the order of (window row, window column, channel).
@@ -101,9 +101,9 @@ class Convolution(nn.Module):
 def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    In each square, the gradient goes to a single pixel. If several are largest, this is the upper one in the
-    leftmost column. Finding it by comparisons is faster than JAX's derivative of the maximum and that of
-    flax.linen.max_pool, a scatter in XLA.
+    In each square, the gradient goes to a single pixel: the largest, and in case of ties, the upper one in
+    the leftmost column. Comparisons find it faster than JAX's derivatives of the maximum and of
+    flax.linen.max_pool.
     """
     # On a CPU, XLA stores the result of joining arrays, but would compute the maxima again for each use. So
     # we pool two halves of the channels and join them.

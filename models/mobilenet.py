@@ -1,8 +1,8 @@
 """The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10's images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. The weights are torchvision's ImageNet weights, from a Python package. We
-fold batch norm into the convolutions.
+outputs of the other layers as data. A Python package provides torchvision's ImageNet weights. We fold batch
+norm into the convolutions.
 """
 
 import hashlib
@@ -54,9 +54,9 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
     `arrays` has torchvision's tensors in the order of its file. Each layer has five: the kernel (out, in,
-    height, width), and the weight, shift, mean and variance of its batch norm. The tensors of the classifier
-    come last. We fold each norm into its layer: the kernel is multiplied by scale = weight / sqrt(variance +
-    epsilon), and the bias is shift - mean * scale.
+    height, width), and the weight, shift, mean and variance of its batch norm. The classifier's come last. To
+    fold a norm into its layer, we multiply the kernel by scale = weight / sqrt(variance + epsilon), and the
+    bias is shift - mean * scale.
     """
     epsilon = 1e-5  # the default of batch norm in torch
     tensors = [tensor.astype(float) for tensor in arrays.values()]
@@ -118,7 +118,7 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
         )
         return full + bias
 
-    # Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU.
+    # On a CPU, these nine shifted products are seven times faster than XLA's depthwise convolution.
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     total = bias
@@ -158,8 +158,8 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and antialiasing if S
-    is below H. Then it standardises each channel with ImageNet's mean and standard deviation. As in
+    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
+    if S is below H. Then it standardises each channel with ImageNet's mean and standard deviation. Like
     torchvision, it does not round values to bytes.
     """
     shape = (len(images), size, size, 3)

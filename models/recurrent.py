@@ -17,8 +17,8 @@ class LSTM(nn.Module):
     """An LSTM layer that starts from a zero state: inputs (T, d) -> outputs (T, units).
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. One product multiplies the inputs at all T
-    positions by the kernel, because a product per position is slower.
+    which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
+    all T positions by the kernel, which is faster than a product per position.
     """
 
     units: int

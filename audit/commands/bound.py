@@ -15,7 +15,7 @@
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
     ./run.sh bound --scores=results/fcnn-gc_s-1f3a       the folder of an audit
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
-    ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
+    ./run.sh bound --scores=scores.csv --card=card.json  do the scores agree with the card?
 
 Arrays are flat, or (runs, canaries) for several canaries per run. Then a run without the scored canary must
 insert all others, or the bounds are too high.

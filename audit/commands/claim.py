@@ -99,7 +99,7 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints epsilon for all models and for the last model, with the strategy in --noise.
 
-    It also prints both for DP-SGD with the noise that gives all models the strategy's epsilon.
+    It also prints both for DP-SGD with the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -184,7 +184,7 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The number of batches in an epoch is that of the pass with seed 0. The size of the data set is `examples`
+    The pass with seed 0 determines the number of batches in an epoch. The size of the data set is `examples`
     in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
     the batches have another sampling rate or come from a sampler without a proven bound.
     """

@@ -37,7 +37,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
 
-    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions this.
+    `keeps` is True for commands that keep finished work. The message after an interrupt mentions this.
     """
     if keeps:
         dispatch.is_kept.set()
@@ -66,12 +66,12 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 def _report_unprinted(error: OSError) -> int:
     """Reports that stdout cannot be written, and returns the exit status.
 
-    It prints no message if stdout is a pipe whose reader has ended, as `head` does. It re-raises errors that
-    name a file, because they are not about stdout.
+    There is no message if stdout is a pipe whose reader, such as `head`, has ended. Errors that name a file
+    are not about stdout, and are raised again.
     """
     if error.filename is not None:
         raise error
-    # Discards the rest, because Python flushes stdout again at the end.
+    # Discards the rest, because Python flushes stdout again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1
@@ -142,7 +142,7 @@ def one_line(message: str) -> str:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message for a flag value of the wrong type, such as "--runs=x: give an integer".
 
-    Absl reports "flag --name=value: reason". If absl also has advice, we show it instead of the reason.
+    Absl reports "flag --name=value: reason", and we show its advice, if any, instead of the reason.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -191,7 +191,7 @@ def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> 
 
 
 def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Returns the flag values, keyed by field name; the arguments are those of `define_setting`."""
+    """Returns the flag values, keyed by field name; see `define_setting` for the arguments."""
     by_field = {}
     for field in _select_fields(kind, names):
         by_field[field.name] = flags.FLAGS[field.flag].value

@@ -1,4 +1,4 @@
-"""The catalogue of adversaries. Importing this module does not load JAX."""
+"""The catalogue of adversaries, without loading JAX."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""The settings of a federated audit. Importing this module does not load JAX."""
+"""The settings of a federated audit, without loading JAX."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -130,13 +130,13 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases a noisy count of the updates
-    with norm at most C. The sum of updates then needs more noise for the same privacy.
+    with norm at most C. So the sum needs more noise for the same privacy.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. If updates have no noise, the round is
+    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. Without noise on updates, the round is
     # not private, so the count has no noise either.
     on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)

@@ -1,6 +1,6 @@
 """Fields of settings. `described` declares a field with its default, help and limits.
 
-Flags, `--help`, validation, keywords and identities in the store derive from this declaration.
+This declaration determines flags, `--help`, validation, keywords and identities in the store.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class Field(NamedTuple):
       help: the text in --help.
       limits: the allowed values.
       always: True if identities in the store include the field even at its default.
-      auto: True if the flag also takes the value `auto`.
+      auto: True if the flag also accepts the value `auto`.
       has_flag: False if the field is only a keyword in Python.
     """
 
@@ -103,10 +103,9 @@ def described(
 
     Args:
       help_text: the text in --help.
-      default: the default in the dataclass. It must never change, because identities in the store omit a
-        field at this value.
-      usual: for a field without `default`, its value if neither the flag nor the keyword is given. It may
-        change, because identities include it.
+      default: the default in the dataclass. It must never change, because identities in the store omit it.
+      usual: for a field without `default`, its value without a flag or keyword. It may change, because
+        identities include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.

@@ -36,7 +36,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields of a settings class, keyed by name.
 
     For an audit's `Setting`, these are the model, the adversary, `insertions`, and the fields of its parts
-    and of all adversaries. For any other class, they are the fields that it declares.
+    and of all adversaries. Other classes have the fields that they declare.
     """
     if kind is not Setting:
         return declared(kind)
@@ -106,11 +106,11 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
       given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
-        given, the number of steps is the default of `insertions`, in whole epochs if the sampler has epochs.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without both, the
+        number of steps follows from the default of `insertions`, in whole epochs if the sampler has epochs.
         Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
-        sampler does not give it.
+        sampler does not.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -168,7 +168,7 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def _name_step(insert: str, periodicity: int) -> str:
     """Returns the name of step `insert` of a period: "last" for step k, "first" for step 1, or its number.
 
-    k is `periodicity`; if it is 1, the name is "last". Equivalent settings thus have the same identity.
+    k is `periodicity`. If k is 1, the name is "last", so equivalent settings have the same identity.
     """
     step = insert_step(insert, periodicity)
     if step == periodicity:
@@ -274,7 +274,8 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
 def audits(root: Path) -> list[Path]:
     """Returns the folders under a root that contain audits with scores, newest first.
 
-    They include unreadable folders, which `open_audit` reports. Raises InputError if the root is unreadable.
+    Unreadable folders are included, because `open_audit` reports them. Raises InputError if the root is
+    unreadable.
     """
     return [folder for folder in index.list_stores(root) if not _has_other_results(folder)]
 

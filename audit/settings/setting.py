@@ -1,7 +1,7 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults, so adding a field does not rename stores.
-Importing this module does not load JAX.
+Stores are named after `identity`, which omits defaults, so new fields do not rename stores. Importing this
+module does not load JAX.
 """
 
 import dataclasses
@@ -248,16 +248,16 @@ class Setting:
         """Returns True if an adversary with directions in this many parameters should rehearse the training.
 
         A rehearsal is a training run without noise or canaries. It predicts how far the training examples
-        move the model. This is worth the time only if they move it far compared with the noise. We never
-        rehearse adaptive optimizers: without noise, their steps are much longer, which introduces error. The
-        null distribution of the scores does not depend on this choice.
+        move the model, and is only worth the time if they move it far compared with the noise. We never
+        rehearse adaptive optimizers, because they take much longer steps without noise. The null distribution
+        of the scores does not depend on this choice.
         """
         mechanism = self.mechanism
         # In units of learning rate * C / batch size: the largest distance by which clipped gradients can move
         # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Up to the ratio 0.04, SGD's cosines are smaller by at most 1 - 1 / sqrt(1.04) = 2% if not rehearsed.
+        # Up to the ratio 0.04, SGD's cosines lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 

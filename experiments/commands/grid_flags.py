@@ -83,7 +83,7 @@ def run(runs: int | None) -> None:
 def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
     """Completes cells with the engine of --ray_address; raises InputError at the end if some failed."""
     with engine() as chosen:
-        place.data.require_files()  # a bad file should fail before training
+        place.data.require_files()  # reports a bad file before training
         outcome = chosen.do_all(cells, place)
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")

@@ -37,7 +37,7 @@ def main() -> None:
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
-    # a run with the canary and a run without it.
+    # runs with and without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)

@@ -62,8 +62,7 @@ def main() -> None:
     """Prints the expected bounds and duration, or with --bug the number of runs needed to reject a claim.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles. It also prints the number of runs for which the mean bound is --tightness times the true
-    epsilon.
+    and quantiles, and the number of runs for which the mean bound is --tightness times the true epsilon.
     """
     # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
@@ -145,7 +144,7 @@ def _print_bugs(setting: Setting) -> None:
     """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
 
     A factor is the actual noise divided by the claimed noise. The command simulates audits with ideal scores
-    of fresh directions. It prints after how many runs 50% and 90% of the audits reject the claim.
+    of fresh directions, and prints after how many runs 50% and 90% of them reject the claim.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # the adversary knows the batches, so the claim is Gaussian

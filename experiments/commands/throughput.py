@@ -6,8 +6,8 @@
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is the default of
 `audit`, or 8 for resnet18. A round times every engine once, and ratios compare rates of the same round. Our
-engine trains as `audit` does, with insertions. torch_func uses all cores. jax_privacy and Opacus run one
-single-threaded process per core.
+engine also inserts canaries. torch_func uses all cores. jax_privacy and Opacus run one single-threaded
+process per core.
 """
 
 import importlib.util

@@ -68,20 +68,19 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Returns a client for each example. The privacy of a client is then the privacy of an example."""
+    """Returns a client for each example, so the privacy of a client is the privacy of an example."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
     """Deals a classification data set of N examples to M clients at random, unevenly in each class.
 
-    For each class, the fractions of the clients are drawn from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
-    fractions become equal. If a client gets no example, all examples are dealt again.
+    For each class, we draw the fractions of the clients from a symmetric Dirichlet(alpha) distribution
+    (Yurochkin et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, fractions
+    become equal. If a client gets no example, we deal all examples again.
 
-    The mean number of examples per client is N / M. For K classes of equal size, the standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))) if examples are rarely dealt again. Raises InputError if
-    `clients` is out of range, or if each of 100 attempts leaves a client without examples.
+    Raises InputError if `clients` is out of range, or if each of 100 attempts leaves a client without
+    examples.
     """
     size = len(dataset.labels)
     require(

@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST. All sources give identical bits (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST. All sources yield identical bits (see `models.data.sources`)."""
 
 import gzip
 import hashlib
@@ -33,7 +33,7 @@ def load_images(recipe: Recipe, user_file: UserFile) -> tuple[Dataset, Test]:
 
     Images are in the order of the published files. A user's file is an .npz file with the arrays
     train_images, train_labels, test_images and test_labels. Raises InputError for other files, or if no
-    source gives the data.
+    source has the data.
 
     Returns:
       The training set, and the images and labels of the test set. Images are uint8, (N, height, width) for
@@ -54,7 +54,7 @@ def load_shirts(user_file: UserFile) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training set.
 
     Returns pixels (12000, 784) float32, divided by the largest image norm, and labels (12000,) int32, 1 for a
-    shirt and 0 for a T-shirt. Raises InputError if no source gives usable data.
+    shirt and 0 for a T-shirt. Raises InputError if no source has usable data.
     """
     images = load_examples(FASHION_MNIST, user_file)
     is_chosen = np.isin(images.labels, (T_SHIRT, SHIRT))

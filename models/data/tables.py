@@ -1,6 +1,6 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-All sources of California Housing give identical bits (see `models.data.sources`). Purchase-100 comes from a
+All sources of California Housing yield identical bits (see `models.data.sources`). Purchase-100 comes from a
 user's file, because no package has it.
 """
 
@@ -37,7 +37,7 @@ def load_housing(user_file: UserFile) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for classification.
 
     A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError for other
-    files, or if no source gives the data.
+    files, or if no source has the data.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
@@ -52,8 +52,8 @@ def load_housing(user_file: UserFile) -> Dataset:
 def load_prices(user_file: UserFile) -> Dataset:
     """Loads California Housing for linear regression of the price, from the sources of `load_housing`.
 
-    Rows of standardised features with a norm above PRICES_NORM (3.5% of them) are scaled down to this norm.
-    Then all rows are divided by PRICES_NORM, so no norm exceeds 1.
+    We scale standardised rows with a norm above PRICES_NORM (3.5% of them) down to this norm, and divide all
+    rows by PRICES_NORM, so no norm exceeds 1.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -74,7 +74,7 @@ def _standardise_features(columns: Arrays) -> np.ndarray:
 def _standardise(column: np.ndarray) -> np.ndarray:
     """Returns a column (N,) shifted and scaled to zero mean and unit variance, as float32.
 
-    `math.fsum` rounds sums correctly, so every machine gives the same bits.
+    `math.fsum` rounds sums correctly, so all machines compute the same bits.
     """
     column = column.astype(np.float64)
     mean = math.fsum(column) / len(column)
@@ -135,7 +135,7 @@ def load_purchase(user_file: UserFile) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
     The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
-    the file has at most 20,000 lines, we take all of them in order. Raises InputError if the file is missing
+    the file has at most 20,000 lines, we use all of them in order. Raises InputError if the file is missing
     or has another format.
 
     Returns:
