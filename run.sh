@@ -46,7 +46,7 @@ find_extras() { # sets extras: those that are installed, and those that the comm
     docs) add_extra docs ;;
     ray) add_extra ray ;;
   esac
-  if [[ " $* " =~ ^\ check\ .*--?example[=\ ]train\  ]] && ! is_installed opacus; then
+  if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|train)\  ]] && ! is_installed opacus; then
     add_extra opacus # unless the user has installed it, perhaps with the smaller PyTorch for CPUs
   fi
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then

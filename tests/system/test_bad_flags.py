@@ -180,7 +180,7 @@ bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --d
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw
-check --example=nobody | --example=nobody: value should be one of <jax_privacy|numpy
+check --example=nobody | --example=nobody: value should be one of <jax_privacy|lora
 check --step=mine.py | --step=mine.py: give a file and a name in it, such as mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero

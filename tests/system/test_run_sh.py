@@ -166,7 +166,7 @@ EXTRAS = [  # (commands, what is installed, in turn)
         (
             ["check", "--example=numpy"],
             ["check", "--example=train"],
-            ["check", "--example", "train"],
+            ["check", "--example", "lora"],
         ),
         [USUAL, ".[train,zoo,opacus]"],
     ),

@@ -1,4 +1,4 @@
-"""Checks DP-SGD with Opacus on a small language model with LoRA.
+"""DP-SGD with Opacus for a small language model with LoRA. Check it: ./run.sh check --example=lora
 
 As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. While B is
 zero, every example's gradient of A is zero, so the check starts after some training steps.
@@ -81,6 +81,3 @@ stated: dict[str, Any] = {
     "learning_rate": 1,  # TorchStep returns the private gradient
     "batch_size": optimizer.expected_batch_size,  # rounded by Opacus
 }
-
-if __name__ == "__main__":
-    print(audit.check_step(step, params, batch, **stated))
