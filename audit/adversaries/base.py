@@ -286,13 +286,8 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """True if every run draws its own canaries. Bounds are then valid whenever the audit stops."""
+        """True if every run draws its own canaries and inserts all. Bounds are valid whenever it stops."""
         return False
-
-    @property
-    def inserts_all(self) -> bool:
-        """True if every run inserts all canaries, without coin flips."""
-        return self.any_time
 
     @property
     def sees_every_model(self) -> bool:

@@ -80,30 +80,10 @@ class OneShotCanaries(AdversaryFields):
         default="final",
         choices=("final", "weights", "all"),
     )
-    all_in: bool = described(
-        "one_shot: insert all canaries of a single run, as in the paper.",
-        default=False,
-        has_flag=False,
-    )
-
-    def __post_init__(self) -> None:
-        """Raises InputError for `all_in` with largest cosines, which have no known null distribution."""
-        require(
-            not self.all_in or self.observe != "all",
-            "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
-        )
-
-    @property
-    def inserts_all(self) -> bool:
-        return self.all_in
 
     @property
     def sees_every_model(self) -> bool:
         return self.observe == "all"
-
-    @property
-    def usual_runs(self) -> int:
-        return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError for a single canary."""
@@ -114,9 +94,7 @@ class OneShotCanaries(AdversaryFields):
         adversary = final_cosines(canaries, ORIGINS[self.observe])
         # The known distribution requires independent directions. Since runs share directions,
         # `read_evidence` uses it only for a single run.
-        return adversary._replace(
-            null=NullLaw(all_in=self.all_in, dimension=knowledge.model.n_parameters)
-        )
+        return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
 class RandomDirection(NamedTuple):

@@ -29,7 +29,6 @@ from audit.adversaries.base import (
 )
 from audit.adversaries.directions import initial_model
 from audit.adversaries.subspace import ALL, choose_tensors
-from audit.errors import require
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
@@ -55,26 +54,14 @@ class SphereFields(AdversaryFields):
     )
     any_time = True
     usual_runs = 60
-    coins: bool = described(
-        "sphere: flip a coin for each canary instead of inserting all, to check the null distribution.",
-        default=False,
-        has_flag=False,
-    )
     within: str = described(
         "sphere: draw directions only within this tensor of the model, such as Dense_0/kernel; or auto.",
         default=ALL,
     )
 
-    @property
-    def inserts_all(self) -> bool:
-        return not self.coins
-
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError for an unsuitable tensor or too many canaries."""
         canaries = knowledge.canaries
-        require(
-            canaries > 1 or not self.coins, "`coins` are for several canaries: raise `canaries`"
-        )
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
@@ -91,7 +78,7 @@ class SphereFields(AdversaryFields):
             canaries,
             rehearse,
             leave_one_out=canaries > 1 and interferes,
-            null=NullLaw(all_in=not self.coins, dimension=parameters),
+            null=NullLaw(all_in=True, dimension=parameters),
             within=within,
         )
 

@@ -264,7 +264,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     }
     if setting.canaries > 1:
         presence = "each inserted by its own coin, which the adversary does not know"
-        if setting.adversary.inserts_all:
+        if setting.adversary.any_time:
             presence = "all inserted"
         sentences["canaries"] = (
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "

@@ -19,10 +19,15 @@ from tests.cases import mostly_slow
 KERNEL = "Dense_1/kernel"
 
 
-def play(dataset, runs, model="wide_fcnn", **given):
-    """Trains runs of fresh directions on a small data set; returns their scores."""
+def play(dataset, runs, model="wide_fcnn", coins=False, **given):
+    """Trains runs of fresh directions on a small data set; returns their scores.
+
+    With `coins`, a coin decides whether a run inserts a canary.
+    """
     setting = setting_of(model, **{"adversary": "sphere", "batch_size": 100, **given})
     table = build.build(setting, dataset)
+    null = table.adversary.null._replace(all_in=not coins)
+    table = table._replace(adversary=table.adversary._replace(null=null))
     (scores,) = game.play(table, [(0, runs)], runs)
     return scores
 

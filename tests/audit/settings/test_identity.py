@@ -100,9 +100,7 @@ CHANGES = {  # a field's owner, and a value that is not its default
     "unknown_initialisation": ("", True),
     "sampler": ("", "shuffled:5"),
     "observe": ("one_shot", "all"),
-    "coins": ("sphere", True),
     "afresh": ("gc_r", True),
-    "all_in": ("one_shot", True),
     "fresh": ("examples", 1000),
 }
 
