@@ -20,6 +20,7 @@ from audit.adversaries.base import (
     Observer,
     Rehearse,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
@@ -101,19 +102,16 @@ class RandomDirection(NamedTuple):
     """The state of an adversary with a single direction, a unit vector u.
 
     Attributes:
-      gradient: (1, p), the canary C * u.
+      canaries: (1, p), the canary C * u.
       origin: (p,), the model from which we measure the final model's displacement.
     """
 
-    gradient: Array
+    canaries: Array
     origin: Array
-
-    def craft(self, step: Array, theta: Array) -> Array:
-        return self.gradient
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosine (1,) between the canary and the displacement origin - final; 0 if it is zero."""
-        direction = self.gradient[0]
+        direction = self.canaries[0]
         displacement = self.origin - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
@@ -146,7 +144,7 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
         gradient = clipping_norm * normal / jnp.linalg.norm(normal)
         return RandomDirection(gradient[None], origin(theta_0))
 
-    return Adversary(init, RandomDirection.craft, RandomDirection.score)
+    return Adversary(init, craft_same, RandomDirection.score)
 
 
 class RandomDirections(NamedTuple):

@@ -24,12 +24,13 @@ from audit.adversaries.base import (
     Init,
     Knowledge,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
 )
 from audit.errors import require
-from audit.settings.fields import described, require_fields
+from audit.settings.fields import described
 
 _BLOCK = 4096  # examples converted to float64 at once, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
@@ -114,22 +115,13 @@ class Poisoned(AdversaryFields):
         "Add the mean of the data to canaries.", default=True, has_flag=False
     )
 
-    def __post_init__(self) -> None:
-        """Raises InputError for a field out of range, or an empty range of directions."""
-        require_fields(self)
-        require(
-            self.first_direction < self.end_direction,
-            "`first_direction` must be less than `end_direction`, "
-            f"got {self.first_direction} and {self.end_direction}",
-        )
-
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if the data or the labels are unsuitable."""
         most = knowledge.count_inputs()
         require(
-            self.end_direction <= most,
-            f"`end_direction` must be at most {most}, the number of directions of the data, "
-            f"got {self.end_direction}",
+            self.first_direction < self.end_direction <= most,
+            f"`first_direction` must be less than `end_direction`, and both at most {most}, the number of "
+            f"directions of the data, got {self.first_direction} and {self.end_direction}",
         )
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
@@ -191,12 +183,8 @@ class ClipBkd(AdversaryFields):
 class ScoredExamples(NamedTuple):
     """K examples as canaries, and their losses (K,) under the expected final model."""
 
-    examples: mechanism.Examples
+    canaries: mechanism.Examples
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> mechanism.Examples:
-        """Returns the same examples at every step. The mechanism takes their gradients at theta."""
-        return self.examples
 
 
 @dataclass(frozen=True)
@@ -206,7 +194,7 @@ class _LossDrops:
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
-        return state.expected - state.examples.losses(self.loss, final)
+        return state.expected - state.canaries.losses(self.loss, final)
 
 
 def inserted_examples(
@@ -223,19 +211,18 @@ def inserted_examples(
       expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
         scores are minus the final losses (LiDP paper, Section 6).
     """
-    craft = ScoredExamples.craft
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples and their losses under the expected final model (0 without `expect`)."""
         examples = init(key, theta_0, clipping_norm)
-        # `expect` only calls `craft`, which does not read the losses.
+        # `expect` only calls `craft_same`, which does not read the losses.
         state = ScoredExamples(examples, expected=jnp.zeros(canaries))
         if expect is None:
             return state
-        expected_theta = expect(craft, state, theta_0)
+        expected_theta = expect(craft_same, state, theta_0)
         return state._replace(expected=examples.losses(loss, expected_theta))
 
-    return Adversary(init_with_losses, craft, _LossDrops(loss), canaries, reads_theta=True)
+    return Adversary(init_with_losses, craft_same, _LossDrops(loss), canaries, reads_theta=True)
 
 
 @dataclass(frozen=True)
