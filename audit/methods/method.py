@@ -68,7 +68,6 @@ class Method:
       name: The name in tables and JSON.
       label: The name in figures and on pages.
       legend: The name together with the assumption.
-      counterpart: The single-canary method that it replaces if runs have several canaries, if any.
       mark: The marker in the figures of sweeps; None if they do not show the method.
     """
 
@@ -76,7 +75,6 @@ class Method:
     assumes: Assumption
     label: str
     legend: str = ""
-    counterpart: str = ""
     mark: Mark | None = None
 
 
