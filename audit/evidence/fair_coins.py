@@ -44,13 +44,16 @@ def require_fair(presence: Bits) -> None:
     tests = list(_tests(presence))
     worst = min(tests)  # the smallest p-value
     if worst.log_p < np.log(ERROR / len(tests)):
-        raise InputError(f"{worst.message}; presence has to be drawn by fair independent coins")
+        raise InputError(
+            f"{worst.message} (p = {np.exp(worst.log_p):.1g} for fair coins): presence has to be drawn by "
+            "fair independent coins"
+        )
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of all tests of R x K coins: on the total, on the runs, and on the canaries."""
     total = int(presence.sum())
-    message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
+    message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
     yield from _test_rows(presence, "run", "canary")
     yield from _test_rows(presence.T, "canary", "run")
@@ -68,13 +71,6 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
         yield _test_dispersion(totals, width, row)
     if width > 1:
         yield _test_lags(bits, column)
-
-
-def _describe_expected(coins: int) -> str:
-    """Returns the number of heads to expect and its deviation: "fair coins would give 50 +- 5"."""
-    deviation = np.sqrt(coins) / 2
-    rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
-    return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
@@ -95,8 +91,7 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
-    expected = _describe_expected(coins)
-    message = f"{row} {worst} has {totals[worst]:,} of {coins:,} coins in: {expected}"
+    message = f"{row} {worst} has {totals[worst]:,} of {coins:,} coins in"
     return _Test(float(log_ps[worst] + np.log(len(totals))), message)
 
 
@@ -116,8 +111,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
     log_p, lag, changes, pairs = min(compared)  # the most extreme lag
     distance = counted(lag, column, _PLURAL[column])
-    expected = _describe_expected(pairs)
-    message = f"coins that lie {distance} apart differ {changes:,} times of {pairs:,}: {expected}"
+    message = f"coins that lie {distance} apart differ {changes:,} times of {pairs:,}"
     return _Test(log_p + np.log(most_lags), message)
 
 

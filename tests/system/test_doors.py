@@ -89,9 +89,9 @@ FORMS = {
         lambda: (audit.ranks(RANKED, FRESH),),
     ),
     "ranks in the order of runs": (
-        {"ranks": RANKS, "fresh_draws": np.array(2_000)},
+        {"scores": RANKED, "fresh": FRESH},
         ("--in_order",),
-        lambda: (audit.ranks(RANKS, 2_000, in_order=True),),
+        lambda: (audit.ranks(RANKED, FRESH, in_order=True),),
     ),
     "cosines of one run": ({"observed": ONE_RUN[0]}, OF_COSINES, lambda: (cosines(ONE_RUN),)),
     "cosines of one run by coins": (
