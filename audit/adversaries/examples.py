@@ -2,8 +2,7 @@
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along them. An example is scale * direction + mean, or only
-  scale * direction as in the LiDP paper's text (Errata L10).
+  because other examples hardly move the model along them.
 - ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
 """
 
@@ -81,9 +80,10 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are the values in the LiDP paper's code, for 784 pixels (Errata L10). Principal directions
-    are numbered from 0, the direction of largest variance. Canaries use random directions from
-    `first_direction` to `end_direction` - 1.
+    By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
+    If `as_printed` is True, examples are 10 * direction, and scores are expected losses minus losses (Errata
+    L10). Principal directions are numbered from 0, the direction of largest variance. Canaries use random
+    directions from `first_direction` to `end_direction` - 1; the defaults are for 784 pixels.
     """
 
     name = "poisoned"
@@ -93,11 +93,8 @@ class Poisoned(AdversaryFields):
         "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
         "all with the same label. A score is minus the final model's loss on such an example."
     )
-    loss_score: str = described(
-        "Score: the negative loss, or the expected loss minus the loss.",
-        default="loss",
-        choices=("loss", "excess"),
-        has_flag=False,
+    as_printed: bool = described(
+        "Follow the LiDP paper's text instead of its code.", default=False, has_flag=False
     )
     first_direction: int = described(
         "Index of the first principal direction for canaries.", default=600, least=0, has_flag=False
@@ -107,12 +104,6 @@ class Poisoned(AdversaryFields):
         default=784,
         least=1,
         has_flag=False,
-    )
-    poison_scale: float = described(
-        "Distance of canaries from the mean of the data.", default=1.0, above=0, has_flag=False
-    )
-    poison_mean: bool = described(
-        "Add the mean of the data to canaries.", default=True, has_flag=False
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -126,14 +117,14 @@ class Poisoned(AdversaryFields):
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        expect = knowledge.expect if self.loss_score == "excess" else None
+        expect = knowledge.expect if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples: scale * direction, plus the data's mean if `poison_mean` is True."""
+            """Makes K examples along random directions."""
             mean, directions = find_principal(knowledge)
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
-            features = self.poison_mean * mean + self.poison_scale * chosen
+            features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
         return inserted_examples(knowledge.model.loss, init, canaries, expect)

@@ -14,7 +14,6 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
-MAX_SCORES = 10_000_000  # bounds then take half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
@@ -67,18 +66,13 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores as float64.
-
-    Raises:
-      InputError: for values that are not real numbers, for booleans, or for more than MAX_SCORES values.
-    """
+    """Returns a user's scores as float64; raises InputError for booleans, and as `real` does."""
     array = real(name, values)
     require(
         array.dtype.kind != "b",
         f"{name} are booleans, presence bits instead of scores: give scores[presence] and scores[~presence], "
         "or guesses as 1 and 0",
     )
-    require_size(name, array.size)
     return floats(name, array)
 
 
@@ -105,14 +99,6 @@ def cosines(name: str, values: ArrayLike) -> Array:
         f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
     )
     return np.clip(array, -1.0, 1.0)
-
-
-def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MAX_SCORES scores; `name` is the noun for the message."""
-    require(
-        size <= MAX_SCORES,
-        f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs",
-    )
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:

@@ -378,7 +378,6 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
         require(array.size, f"{name} are empty: give runs of both worlds")
         one_each = array[:, None] if array.ndim == 1 else array
         matrices.append(arrays.matrix(name, one_each))
-    arrays.require_size("the scores", sum(array.size for array in matrices))
     _require_no_presence(*matrices)
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from scipy import special
 
 from audit.errors import InputError
@@ -127,9 +128,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     fair_deviation = np.sqrt(width) / 2
     reach = int(40 * fair_deviation) + 1
     values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
-    # log C(K, S) = -log(K + 1) - log B(K - S + 1, S + 1), with the beta function B
-    log_beta = special.betaln(width - values + 1, values + 1)
-    log_probabilities = -log_beta - np.log(width + 1) - width * np.log(2)
+    log_probabilities = scipy.stats.binom.logpmf(values, width, 0.5)
     squares = (2 * values - width) ** 2 / width
     # The log of E[exp(t X)] for a single row and each t of _TILTS.
     log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)

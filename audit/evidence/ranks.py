@@ -13,8 +13,6 @@ not choose the threshold for another (`Fresh.plain` is False). Our tests cannot 
 selected after the draw, or fresh draws that were also inserted.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
@@ -23,7 +21,7 @@ from audit.errors import require, require_type
 from audit.evidence import arrays
 from audit.evidence.arrays import Array, Bits, Integers, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
-from audit.evidence.given_directions import LEVEL, check_bits
+from audit.evidence.given_directions import check_bits
 from audit.laws import cosine_law, gaussians
 
 
@@ -31,7 +29,6 @@ def ranks(
     scores: ArrayLike,
     fresh: ArrayLike,
     presence: ArrayLike | None = None,
-    initial: tuple[ArrayLike, ArrayLike] | None = None,
     in_order: bool = False,
 ) -> Fresh:
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
@@ -44,7 +41,6 @@ def ranks(
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, in `fresh` too.
       fresh: (R, M) scores of the fresh draws.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
-      initial: (scores, fresh) on the initial model, to test that both come from one generator.
       in_order: True if rows are sorted by when their runs started. The bound is then valid whenever you
         stop.
 
@@ -72,8 +68,6 @@ def ranks(
         has_failed, 0.0, ranked
     )  # any number, because a failed run gets other cosines
     ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:])
-    if initial is not None:
-        _require_one_law(initial)
     return Fresh(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
@@ -98,24 +92,6 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     counts = np.rint(below).astype(np.int64)  # stored as floats
     ranks = draws + 1 - counts  # 1 is the highest score, M + 1 the lowest
     return Fresh(convert_to_cosines(ranks, draws), presence, RANK_DIMENSION, draws=draws)
-
-
-def _require_one_law(initial: Any) -> None:
-    """Raises InputError if canaries and fresh draws differ in distribution on the initial model.
-
-    `initial` is the pair (scores (R, K), fresh scores (R, M)).
-    """
-    is_pair = isinstance(initial, tuple | list) and len(initial) == 2
-    require(is_pair, "`initial`: give (scores, fresh) on the initial model")
-    scores, fresh = initial
-    ranks = rank_among(scores, fresh)
-    is_out = np.ones(ranks.shape, bool)  # no canary is in before training
-    p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
-    require(
-        p_value >= LEVEL,
-        "on the initial model canaries and fresh draws have different score distributions "
-        f"(p = {p_value:.1g}): draw both by one generator, and score them by one function",
-    )
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:

@@ -174,19 +174,15 @@ def test_the_laws_test_holds_its_level_though_ranks_of_a_run_share_its_draws(dra
 @pytest.mark.parametrize(("shift", "scale"), [(0.3, 1.0), (-0.3, 1.0), (0.0, 1.3), (0.0, 0.7)])
 def test_fresh_draws_from_another_generator_show(shift, scale):
     scores, fresh = draw_out(np.random.default_rng(1), shift, scale)
-    with pytest.raises(
-        InputError, match="on the initial model canaries and fresh draws have different"
-    ):
-        audit.ranks(scores + 3, fresh, initial=(scores, fresh))
     presence = np.arange(scores.size).reshape(scores.shape) % 2
     shown = str(audit.bounds(audit.ranks(scores + 3 * presence, fresh, presence=presence)))
     assert "held-out canaries do not follow the law of fresh draws (p < 1e-06)" in shown
 
 
-def test_one_generator_passes_on_the_initial_model_and_where_canaries_are_out():
+def test_one_generator_passes_where_canaries_are_out():
     scores, fresh = draw_out(np.random.default_rng(1), 0, 1)
     presence = np.arange(scores.size).reshape(scores.shape) % 2
-    design = audit.ranks(scores + 3 * presence, fresh, presence, initial=(scores, fresh))
+    design = audit.ranks(scores + 3 * presence, fresh, presence)
     result = audit.bounds(design)
     shown = " ".join(str(result).split())
     assert result.epsilon > 1 and "compared to fresh draws by 600 ranks" in shown
@@ -206,7 +202,6 @@ BAD = {
         "7 of 12 rows of scores are NaN, more than 50%",
     ),
     "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),
-    "initial scores alone": ((SCORES, FRESH), {"initial": SCORES}, "`initial`: give"),
 }
 
 
