@@ -44,16 +44,6 @@ GC_S_VARIANTS = (
 )
 
 
-def _check_canaries_fit(knowledge: Knowledge) -> None:
-    """Raises InputError if there are more canaries than coordinates, since each needs its own."""
-    most = knowledge.model.n_parameters
-    require(
-        knowledge.canaries <= most,
-        f"`canaries` must be at most {most}, the number of the model's coordinates, "
-        f"got {knowledge.canaries}",
-    )
-
-
 @dataclass(frozen=True)
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
@@ -78,8 +68,7 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if there are more canaries than coordinates."""
-        _check_canaries_fit(knowledge)
+        """Returns the adversary, whose `init` raises InputError if there are too few coordinates."""
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
@@ -136,7 +125,6 @@ class GcR(AdversaryFields):
         """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
-        _check_canaries_fit(knowledge)
         choose = partial(_choose_at_random, knowledge.canaries)
         return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
@@ -180,7 +168,15 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, makes the canaries, and finds the expected values."""
+        """Chooses the coordinates, makes the canaries, and finds the expected values.
+
+        Raises InputError if there are more canaries than coordinates, since each needs its own.
+        """
+        most = theta_0.size
+        require(
+            canaries <= most,
+            f"`canaries` must be at most {most}, the number of the model's coordinates, got {canaries}",
+        )
         dimensions = choose(key, theta_0)
         at_start = theta_0[dimensions]
         if canaries == 1:

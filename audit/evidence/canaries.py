@@ -299,7 +299,7 @@ class Fresh(NamedTuple):
 
     def is_out(self) -> Bits:
         """Returns a mask (R, K) of the left-out canaries in runs that did not fail."""
-        return np.asarray(~self.presence & (self.cosines != FAILED))
+        return ~self.presence & (self.cosines != FAILED)
 
     def out(self) -> Array:
         """Returns the cosines (n,) of left-out canaries in runs that did not fail."""

@@ -82,7 +82,7 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
         log_p = np.log(2 * tail)
-    return np.asarray(np.minimum(log_p, 0.0))
+    return np.minimum(log_p, 0.0)
 
 
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:

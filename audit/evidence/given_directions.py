@@ -78,7 +78,7 @@ def _require_fresh(design: Fresh) -> None:
 
 def _find_inserted(design: Fresh) -> Bits:
     """Returns a mask (R, K) of the inserted canaries in runs that did not fail."""
-    return np.asarray(design.presence & (design.cosines != FAILED))
+    return design.presence & (design.cosines != FAILED)
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
