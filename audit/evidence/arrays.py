@@ -108,10 +108,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together.
-
-    Raises:
-      InputError: if some scores are not finite and a finite score is above 1e100 in magnitude.
+      worlds: arrays of scores of any shapes, ranked together. `require_apart` rejects results that overflow.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -119,7 +116,6 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
     # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap far exceeds
     # rounding errors.
     gap = max(highest - lowest, 1.0) / 4
@@ -150,20 +146,16 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
-    _require_squares(float(np.abs(scores).max()))
-    require(
-        np.ptp(scores) > 0,
-        f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ",
-    )
-
-
-def _require_squares(largest: float) -> None:
-    """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE.
+    """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude.
 
     Sums of larger squares may overflow.
     """
+    largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,
         f"scores reach {largest:.3g}: divide all scores by one number, so none exceeds {MAX_SCORE:g}",
+    )
+    require(
+        np.ptp(scores) > 0,
+        f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ",
     )
