@@ -52,26 +52,19 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of R x K coins: on the total, on the runs, and on the canaries."""
+    """Yields the results of the tests that apply to R x K coins: on the total, the runs and the canaries."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    yield from _test_rows(presence, "run", "canary")
-    yield from _test_rows(presence.T, "canary", "run")
-
-
-def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests on the rows of coins (rows, columns) that apply to this shape.
-
-    `row` and `column` are what messages call a row and a column, such as "run" and "canary".
-    """
-    totals = bits.sum(1)
-    rows, width = bits.shape
-    yield _test_totals(totals, width, row)
-    if rows > 1 and width > 1:
-        yield _test_dispersion(totals, width, row)
-    if width > 1:
-        yield _test_lags(bits, column)
+    # Messages call a row and a column by these names.
+    for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
+        totals = bits.sum(1)
+        rows, width = bits.shape
+        yield _test_totals(totals, width, row)
+        if rows > 1 and width > 1:
+            yield _test_dispersion(totals, width, row)
+        if width > 1:
+            yield _test_lags(bits, column)
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
