@@ -134,6 +134,11 @@ class Adversary(NamedTuple):
         return self.score(self.draw_for_run(state, key), seen, final, theta_0)
 
 
+def craft_same(state: Any, step: Array, theta: Array) -> Any:
+    """Returns the field `canaries` of the adversary's state at every step."""
+    return state.canaries
+
+
 class Shapes(NamedTuple):
     """The shapes of the observer's record (() without an observer), a run's state, and its canaries."""
 

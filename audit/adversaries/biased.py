@@ -19,6 +19,7 @@ from audit.adversaries.base import (
     Knowledge,
     NullLaw,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
@@ -41,16 +42,6 @@ GC_S_VARIANTS = (
     "noiseless_final_model",
     "noisy_final_model",
 )
-
-
-def _check_canaries_fit(knowledge: Knowledge) -> None:
-    """Raises InputError if there are more canaries than coordinates, since each needs its own."""
-    most = knowledge.model.n_parameters
-    require(
-        knowledge.canaries <= most,
-        f"`canaries` must be at most {most}, the number of the model's coordinates, "
-        f"got {knowledge.canaries}",
-    )
 
 
 @dataclass(frozen=True)
@@ -77,8 +68,7 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if there are more canaries than coordinates."""
-        _check_canaries_fit(knowledge)
+        """Returns the adversary, whose `init` raises InputError if there are too few coordinates."""
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
@@ -94,14 +84,12 @@ class GcS(AdversaryFields):
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)
-            # JAX may trace this function to find shapes. Traced arrays have no values to check.
-            if not isinstance(total, jax.core.Tracer):
-                infinite = int(jnp.sum(~jnp.isfinite(total)))
-                require(
-                    not infinite,
-                    f"`gc_s`: the simulated training diverges at {infinite} of {total.size} coordinates: "
-                    "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)",
-                )
+            infinite = int(jnp.sum(~jnp.isfinite(total)))
+            require(
+                not infinite,
+                f"`gc_s`: the simulated training diverges at {infinite} of {total.size} coordinates: "
+                "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)",
+            )
             return jnp.argsort(total)[: knowledge.canaries]
 
         return at_coordinates(choose, knowledge.canaries, knowledge.expect)
@@ -137,7 +125,6 @@ class GcR(AdversaryFields):
         """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
-        _check_canaries_fit(knowledge)
         choose = partial(_choose_at_random, knowledge.canaries)
         return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
@@ -154,16 +141,13 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries, each with the entry C at its coordinate; an array (1, p) if K = 1.
+      canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
 
     dimensions: Array
-    crafted: Array | mechanism.Coordinates
+    canaries: Array | mechanism.Coordinates
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> Array | mechanism.Coordinates:
-        return self.crafted
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns how far each canary's coordinate ended below its expected value, (K,)."""
@@ -184,7 +168,15 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, makes the canaries, and finds the expected values."""
+        """Chooses the coordinates, makes the canaries, and finds the expected values.
+
+        Raises InputError if there are more canaries than coordinates, since each needs its own.
+        """
+        most = theta_0.size
+        require(
+            canaries <= most,
+            f"`canaries` must be at most {most}, the number of the model's coordinates, got {canaries}",
+        )
         dimensions = choose(key, theta_0)
         at_start = theta_0[dimensions]
         if canaries == 1:
@@ -192,13 +184,14 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        crafted = mechanism.Coordinates(dimensions, values)
-        # `expect` only calls `craft`, which does not read `expected`.
-        state = BiasedDimensions(dimensions, crafted, expected=at_start)
-        expected = expect(BiasedDimensions.craft, state, theta_0)
+        # `expect` only calls `craft_same`, which does not read `expected`.
+        state = BiasedDimensions(
+            dimensions, mechanism.Coordinates(dimensions, values), expected=at_start
+        )
+        expected = expect(craft_same, state, theta_0)
         return state._replace(expected=expected[dimensions])
 
-    return Adversary(init, BiasedDimensions.craft, BiasedDimensions.score, canaries=canaries)
+    return Adversary(init, craft_same, BiasedDimensions.score, canaries=canaries)
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
@@ -223,12 +216,12 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
         """Trains the expected model. Each run's `draw` replaces the placeholder coordinates and key."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        coordinates = jnp.arange(canaries)
-        return FreshCoordinates(coordinates, values, tie_key=key, expected=rehearse(theta_0))
+        coordinates = mechanism.Coordinates(jnp.arange(canaries), values)
+        return FreshCoordinates(coordinates, tie_key=key, expected=rehearse(theta_0))
 
     return Adversary(
         init,
-        FreshCoordinates.craft,
+        craft_same,
         FreshCoordinates.score,
         canaries,
         crafts_constant=True,
@@ -241,26 +234,21 @@ class FreshCoordinates(NamedTuple):
     """The canaries of a single run, along its own K coordinates.
 
     Attributes:
-      dimensions: (K,) the distinct coordinates.
-      values: (K,) the canaries' entries at these coordinates, all equal to the clipping norm C.
+      canaries: each has the entry C at its own coordinate.
       tie_key: the key for random tie-breaking.
       expected: (p,) the final model of a training run without noise or canaries.
     """
 
-    dimensions: Array
-    values: Array
+    canaries: mechanism.Coordinates
     tie_key: Array
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> mechanism.Coordinates:
-        return mechanism.Coordinates(self.dimensions, self.values)
 
     def draw(self, key: Array) -> FreshCoordinates:
         """Returns the state for the run with this key, with K distinct coordinates."""
         coordinate_key, tie_key = jax.random.split(key)
-        shape = self.dimensions.shape  # (K,)
-        dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
-        return self._replace(dimensions=dimensions, tie_key=tie_key)
+        shape = self.canaries.indices.shape  # (K,)
+        indices = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
+        return self._replace(canaries=self.canaries._replace(indices=indices), tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
@@ -268,4 +256,4 @@ class FreshCoordinates(NamedTuple):
         A coordinate moves down by expected - final, and an inserted canary increases this. `count_below`
         excludes the canaries' coordinates from the count, and breaks ties at random.
         """
-        return count_below(self.expected - final, self.dimensions, self.tie_key)
+        return count_below(self.expected - final, self.canaries.indices, self.tie_key)

@@ -20,6 +20,7 @@ from audit.adversaries.base import (
     Observer,
     Rehearse,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
@@ -80,30 +81,10 @@ class OneShotCanaries(AdversaryFields):
         default="final",
         choices=("final", "weights", "all"),
     )
-    all_in: bool = described(
-        "one_shot: insert all canaries of a single run, as in the paper.",
-        default=False,
-        has_flag=False,
-    )
-
-    def __post_init__(self) -> None:
-        """Raises InputError for `all_in` with largest cosines, which have no known null distribution."""
-        require(
-            not self.all_in or self.observe != "all",
-            "`all_in` needs scores with a known null distribution: drop `all_in`, or `observe`",
-        )
-
-    @property
-    def inserts_all(self) -> bool:
-        return self.all_in
 
     @property
     def sees_every_model(self) -> bool:
         return self.observe == "all"
-
-    @property
-    def usual_runs(self) -> int:
-        return 1 if self.all_in else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError for a single canary."""
@@ -114,28 +95,23 @@ class OneShotCanaries(AdversaryFields):
         adversary = final_cosines(canaries, ORIGINS[self.observe])
         # The known distribution requires independent directions. Since runs share directions,
         # `read_evidence` uses it only for a single run.
-        return adversary._replace(
-            null=NullLaw(all_in=self.all_in, dimension=knowledge.model.n_parameters)
-        )
+        return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
 class RandomDirection(NamedTuple):
     """The state of an adversary with a single direction, a unit vector u.
 
     Attributes:
-      gradient: (1, p), the canary C * u.
+      canaries: (1, p), the canary C * u.
       origin: (p,), the model from which we measure the final model's displacement.
     """
 
-    gradient: Array
+    canaries: Array
     origin: Array
-
-    def craft(self, step: Array, theta: Array) -> Array:
-        return self.gradient
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosine (1,) between the canary and the displacement origin - final; 0 if it is zero."""
-        direction = self.gradient[0]
+        direction = self.canaries[0]
         displacement = self.origin - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
@@ -168,7 +144,7 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
         gradient = clipping_norm * normal / jnp.linalg.norm(normal)
         return RandomDirection(gradient[None], origin(theta_0))
 
-    return Adversary(init, RandomDirection.craft, RandomDirection.score)
+    return Adversary(init, craft_same, RandomDirection.score)
 
 
 class RandomDirections(NamedTuple):

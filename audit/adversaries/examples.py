@@ -2,8 +2,7 @@
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along them. An example is scale * direction + mean, or only
-  scale * direction as in the LiDP paper's text (Errata L10).
+  because other examples hardly move the model along them.
 - ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
 """
 
@@ -24,12 +23,13 @@ from audit.adversaries.base import (
     Init,
     Knowledge,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
 )
 from audit.errors import require
-from audit.settings.fields import described, require_fields
+from audit.settings.fields import described
 
 _BLOCK = 4096  # examples converted to float64 at once, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
@@ -80,9 +80,10 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are the values in the LiDP paper's code, for 784 pixels (Errata L10). Principal directions
-    are numbered from 0, the direction of largest variance. Canaries use random directions from
-    `first_direction` to `end_direction` - 1.
+    By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
+    If `as_printed` is True, examples are 10 * direction, and scores are expected losses minus losses (Errata
+    L10). Principal directions are numbered from 0, the direction of largest variance. Canaries use random
+    directions from `first_direction` to `end_direction` - 1; the defaults are for 784 pixels.
     """
 
     name = "poisoned"
@@ -92,11 +93,8 @@ class Poisoned(AdversaryFields):
         "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
         "all with the same label. A score is minus the final model's loss on such an example."
     )
-    loss_score: str = described(
-        "Score: the negative loss, or the expected loss minus the loss.",
-        default="loss",
-        choices=("loss", "excess"),
-        has_flag=False,
+    as_printed: bool = described(
+        "Follow the LiDP paper's text instead of its code.", default=False, has_flag=False
     )
     first_direction: int = described(
         "Index of the first principal direction for canaries.", default=600, least=0, has_flag=False
@@ -107,41 +105,26 @@ class Poisoned(AdversaryFields):
         least=1,
         has_flag=False,
     )
-    poison_scale: float = described(
-        "Distance of canaries from the mean of the data.", default=1.0, above=0, has_flag=False
-    )
-    poison_mean: bool = described(
-        "Add the mean of the data to canaries.", default=True, has_flag=False
-    )
-
-    def __post_init__(self) -> None:
-        """Raises InputError for a field out of range, or an empty range of directions."""
-        require_fields(self)
-        require(
-            self.first_direction < self.end_direction,
-            "`first_direction` must be less than `end_direction`, "
-            f"got {self.first_direction} and {self.end_direction}",
-        )
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary; raises InputError if the data or the labels are unsuitable."""
         most = knowledge.count_inputs()
         require(
-            self.end_direction <= most,
-            f"`end_direction` must be at most {most}, the number of directions of the data, "
-            f"got {self.end_direction}",
+            self.first_direction < self.end_direction <= most,
+            f"`first_direction` must be less than `end_direction`, and both at most {most}, the number of "
+            f"directions of the data, got {self.first_direction} and {self.end_direction}",
         )
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        expect = knowledge.expect if self.loss_score == "excess" else None
+        expect = knowledge.expect if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples: scale * direction, plus the data's mean if `poison_mean` is True."""
+            """Makes K examples along random directions."""
             mean, directions = find_principal(knowledge)
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
-            features = self.poison_mean * mean + self.poison_scale * chosen
+            features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
         return inserted_examples(knowledge.model.loss, init, canaries, expect)
@@ -191,12 +174,8 @@ class ClipBkd(AdversaryFields):
 class ScoredExamples(NamedTuple):
     """K examples as canaries, and their losses (K,) under the expected final model."""
 
-    examples: mechanism.Examples
+    canaries: mechanism.Examples
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> mechanism.Examples:
-        """Returns the same examples at every step. The mechanism takes their gradients at theta."""
-        return self.examples
 
 
 @dataclass(frozen=True)
@@ -206,7 +185,7 @@ class _LossDrops:
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
-        return state.expected - state.examples.losses(self.loss, final)
+        return state.expected - state.canaries.losses(self.loss, final)
 
 
 def inserted_examples(
@@ -223,19 +202,18 @@ def inserted_examples(
       expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
         scores are minus the final losses (LiDP paper, Section 6).
     """
-    craft = ScoredExamples.craft
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples and their losses under the expected final model (0 without `expect`)."""
         examples = init(key, theta_0, clipping_norm)
-        # `expect` only calls `craft`, which does not read the losses.
+        # `expect` only calls `craft_same`, which does not read the losses.
         state = ScoredExamples(examples, expected=jnp.zeros(canaries))
         if expect is None:
             return state
-        expected_theta = expect(craft, state, theta_0)
+        expected_theta = expect(craft_same, state, theta_0)
         return state._replace(expected=examples.losses(loss, expected_theta))
 
-    return Adversary(init_with_losses, craft, _LossDrops(loss), canaries, reads_theta=True)
+    return Adversary(init_with_losses, craft_same, _LossDrops(loss), canaries, reads_theta=True)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from audit.adversaries.base import (
     NullLaw,
     Rehearse,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
@@ -78,19 +79,16 @@ class Draws(NamedTuple):
     """The canaries and keys of a single run.
 
     Attributes:
-      examples: the K canaries.
+      canaries: the K examples.
       fresh_key: the key for the M fresh examples and the canaries' positions among them.
       tie_key: the key for random tie-breaking.
       reference: (p,) the model with which we compare final models, the same in all runs.
     """
 
-    examples: mechanism.Examples
+    canaries: mechanism.Examples
     fresh_key: Array
     tie_key: Array
     reference: Array
-
-    def craft(self, step: Array, theta: Array) -> mechanism.Examples:
-        return self.examples
 
 
 def fresh_examples(
@@ -117,7 +115,7 @@ def fresh_examples(
 
     return Adversary(
         init,
-        Draws.craft,
+        craft_same,
         _RankExamples(generate, score_examples, canaries, fresh),
         canaries,
         reads_theta=True,
@@ -169,7 +167,7 @@ class _RankExamples:
             def insert(drawn_part: Array, canary_part: Array) -> Array:
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
-            examples = jax.tree.map(insert, drawn, state.examples)
+            examples = jax.tree.map(insert, drawn, state.canaries)
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)

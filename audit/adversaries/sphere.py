@@ -23,6 +23,7 @@ from audit.adversaries.base import (
     NullLaw,
     Rehearse,
     Tree,
+    craft_same,
     jax,
     jnp,
     mechanism,
@@ -119,20 +120,17 @@ class Sphere(NamedTuple):
     """The state of the adversary in a run: K fresh directions, and the model that it expects.
 
     Attributes:
-      directions: the directions; their keys are (K, blocks), one per block of `mechanism.BLOCK` coordinates.
+      canaries: the directions; their keys are (K, blocks), one per block of `mechanism.BLOCK` coordinates.
       expected: (m,) the expected model at the m coordinates of the directions.
     """
 
-    directions: mechanism.Directions
+    canaries: mechanism.Directions
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> mechanism.Directions:
-        return self.directions
 
     def draw(self, key: Array) -> Sphere:
         """Returns the state for the run with this key, with its own K directions."""
-        keys = jax.random.split(key, self.directions.keys.shape)
-        return self._replace(directions=self.directions._replace(keys=keys))
+        keys = jax.random.split(key, self.canaries.keys.shape)
+        return self._replace(canaries=self.canaries._replace(keys=keys))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between the canaries' directions and u = expected - final; 0 if u is 0.
@@ -140,8 +138,8 @@ class Sphere(NamedTuple):
         If a canary is out, u does not depend on its direction. Its score then is distributed as the cosine
         between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
-        u = self.expected - self.directions.select(final)
-        keys = self.directions.keys
+        u = self.expected - self.canaries.select(final)
+        keys = self.canaries.keys
         # `_sum_blocks` draws normal vectors, so we divide by their lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
@@ -159,8 +157,8 @@ class Sphere(NamedTuple):
         (V u)' w. The part of direction k orthogonal to the others has squared length 1 / H_kk and dot product
         w_k / H_kk with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
-        u = self.expected - self.directions.select(final)
-        keys = self.directions.keys
+        u = self.expected - self.canaries.select(final)
+        keys = self.canaries.keys
         # `_sum_blocks` draws normal vectors, so we divide by their lengths.
         products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
@@ -205,7 +203,7 @@ def fresh_directions(
 
     return Adversary(
         init,
-        Sphere.craft,
+        craft_same,
         Sphere.score_leaving_one_out if leave_one_out else Sphere.score,
         canaries,
         crafts_constant=True,

@@ -12,7 +12,7 @@
                                                          the last model, if steps contract
     ./run.sh bound --scores=run.npz --dimension=68       cosines of one run: observed
     ./run.sh bound --scores=in.npy --dimension=62006     cosines of several: (runs, canaries)
-    ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
+    ./run.sh bound --scores=ranks.npz                    scores (runs, canaries) and fresh (runs, draws)
     ./run.sh bound --scores=results/fcnn-gc_s-1f3a       the folder of an audit
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do the scores agree with the card?

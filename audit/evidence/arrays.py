@@ -14,7 +14,6 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
-MAX_SCORES = 10_000_000  # bounds then take half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
@@ -67,18 +66,13 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores as float64.
-
-    Raises:
-      InputError: for values that are not real numbers, for booleans, or for more than MAX_SCORES values.
-    """
+    """Returns a user's scores as float64; raises InputError for booleans, and as `real` does."""
     array = real(name, values)
     require(
         array.dtype.kind != "b",
         f"{name} are booleans, presence bits instead of scores: give scores[presence] and scores[~presence], "
         "or guesses as 1 and 0",
     )
-    require_size(name, array.size)
     return floats(name, array)
 
 
@@ -107,14 +101,6 @@ def cosines(name: str, values: ArrayLike) -> Array:
     return np.clip(array, -1.0, 1.0)
 
 
-def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MAX_SCORES scores; `name` is the noun for the message."""
-    require(
-        size <= MAX_SCORES,
-        f"{name} must be at most {MAX_SCORES:,}, got {size:,}: keep a random part of the runs",
-    )
-
-
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
     """Returns arrays with infinite scores and NaN replaced by finite numbers that preserve all ranks.
 
@@ -122,10 +108,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together.
-
-    Raises:
-      InputError: if some scores are not finite and a finite score is above 1e100 in magnitude.
+      worlds: arrays of scores of any shapes, ranked together. `require_apart` rejects results that overflow.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -133,7 +116,6 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    _require_squares(max(-lowest, highest))  # with larger scores, the gap might overflow
     # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap far exceeds
     # rounding errors.
     gap = max(highest - lowest, 1.0) / 4
@@ -164,20 +146,16 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if finite scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
-    _require_squares(float(np.abs(scores).max()))
-    require(
-        np.ptp(scores) > 0,
-        f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ",
-    )
-
-
-def _require_squares(largest: float) -> None:
-    """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE.
+    """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude.
 
     Sums of larger squares may overflow.
     """
+    largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,
         f"scores reach {largest:.3g}: divide all scores by one number, so none exceeds {MAX_SCORE:g}",
+    )
+    require(
+        np.ptp(scores) > 0,
+        f"all {scores.size} scores equal {scores.flat[0]:g}: they must differ",
     )

@@ -256,7 +256,7 @@ class Fresh(NamedTuple):
       given: True if scores and directions are a user's.
       in_order: True if rows are sorted by when their runs started.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
-      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only ranks are known.
+      ranked: (R, K + M), a user's scores of canaries and fresh draws, before ties were broken; else None.
     """
 
     cosines: Array
@@ -299,7 +299,7 @@ class Fresh(NamedTuple):
 
     def is_out(self) -> Bits:
         """Returns a mask (R, K) of the left-out canaries in runs that did not fail."""
-        return np.asarray(~self.presence & (self.cosines != FAILED))
+        return ~self.presence & (self.cosines != FAILED)
 
     def out(self) -> Array:
         """Returns the cosines (n,) of left-out canaries in runs that did not fail."""
@@ -372,15 +372,13 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or
         if scores are all equal or mostly NaN.
     """
-    array_in = arrays.scores("the scores in", scores_in)
-    array_out = arrays.scores("the scores out", scores_out)
-    arrays.require_size("the scores", array_in.size + array_out.size)
-    _require_no_presence(array_in, array_out)
     matrices = []
-    for name, array in (("in", array_in), ("out", array_out)):
-        require(array.size, f"there are no {name} scores: give runs of both worlds")
+    for name, values in (("the scores in", scores_in), ("the scores out", scores_out)):
+        array = arrays.scores(name, values)
+        require(array.size, f"{name} are empty: give runs of both worlds")
         one_each = array[:, None] if array.ndim == 1 else array
-        matrices.append(arrays.matrix(f"the {name} scores", one_each))
+        matrices.append(arrays.matrix(name, one_each))
+    _require_no_presence(*matrices)
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)
     design = Sets(ranked_in, ranked_out, failed)

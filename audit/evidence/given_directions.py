@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from audit.errors import InputError, number, require, require_type
+from audit.errors import InputError, require, require_type, whole_number
 from audit.evidence import arrays
 from audit.evidence.arrays import Array, Bits, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
@@ -78,7 +78,7 @@ def _require_fresh(design: Fresh) -> None:
 
 def _find_inserted(design: Fresh) -> Bits:
     """Returns a mask (R, K) of the inserted canaries in runs that did not fail."""
-    return np.asarray(design.presence & (design.cosines != FAILED))
+    return design.presence & (design.cosines != FAILED)
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
@@ -115,12 +115,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 
 def require_dimension(dimension: Any) -> int:
     """Returns a user's dimension as an int; raises InputError for another type or range."""
-    size = number("dimension", dimension, int)
-    require(
-        2 <= size <= MAX_DIMENSION,
-        f"`dimension={size}`: give 2 to {MAX_DIMENSION:,}, the number of trained parameters",
-    )
-    return size
+    return whole_number("dimension", dimension, least=2, most=MAX_DIMENSION)
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:

@@ -19,22 +19,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from audit.errors import number, require, require_type
+from audit.errors import require, require_type
 from audit.evidence import arrays
 from audit.evidence.arrays import Array, Bits, Integers, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
 from audit.evidence.given_directions import LEVEL, check_bits
 from audit.laws import cosine_law, gaussians
 
-MAX_DRAWS = 10**9
-
 
 def ranks(
     scores: ArrayLike,
-    fresh: ArrayLike | int,
+    fresh: ArrayLike,
     presence: ArrayLike | None = None,
     initial: tuple[ArrayLike, ArrayLike] | None = None,
-    seed: int = 0,
     in_order: bool = False,
 ) -> Fresh:
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
@@ -44,12 +41,10 @@ def ranks(
     inserted. Do not drop any of them afterwards.
 
     Args:
-      scores: (R, K) scores of K canaries in R runs; higher means in. Or ranks, from 1 for the highest score
-        to M + 1, with ties broken at random. NaN for a failed run, in `fresh` too.
-      fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
+      scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, in `fresh` too.
+      fresh: (R, M) scores of the fresh draws.
       presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from one generator.
-      seed: the seed that breaks ties. Draw it once, before you see the scores.
       in_order: True if rows are sorted by when their runs started. The bound is then valid whenever you
         stop.
 
@@ -67,30 +62,18 @@ def ranks(
     True
     """
     require_type("in_order", in_order, bool)
-    seed = number("seed", seed, int)
-    require(seed >= 0, f"`seed` must be 0 or more, got {seed}")
-    ranked = None  # the scores of canaries and fresh draws, (R, K + M)
-    if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
-        require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
-        draws = number("fresh", fresh, int)
-        require(1 <= draws <= MAX_DRAWS, f"`fresh={draws}`: give 1 to {MAX_DRAWS:,} fresh draws")
-        own_ranks = _check_ranks(scores, draws)
-    else:
-        ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
-        draws = np.shape(fresh)[1]
-        has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
-        ranked = np.where(has_failed, 0.0, ranked)  # any number, because a failed run gets no ranks
-        ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
-        own_ranks = np.where(has_failed, np.nan, ranks_of_runs)
-        if initial is not None:
-            _require_one_law(initial, seed)
-    failed = np.isnan(own_ranks)
-    require_few_failed("ranks", failed)
-    present = check_bits(presence, own_ranks.shape)
-    # The rank 1 of failed runs is arbitrary, since their cosines are replaced.
-    all_cosines = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
+    canary_scores, fresh_scores = _check_pair(scores, fresh)
+    if initial is not None:
+        _require_one_law(initial)
+    draws = fresh_scores.shape[1]
+    ranked = np.concatenate([canary_scores, fresh_scores], axis=1)
+    has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
+    require_few_failed("rows of scores", has_failed)
+    present = check_bits(presence, canary_scores.shape)
+    ranked = np.where(has_failed, 0.0, ranked)  # any number: failed runs get other cosines below
+    ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:])
     return Fresh(
-        cosines=np.where(failed, FAILED, all_cosines),
+        cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,
         given=True,
@@ -115,23 +98,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     return Fresh(convert_to_cosines(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 
-def _check_ranks(values: ArrayLike, draws: int) -> Array:
-    """Returns a user's ranks (R, K), with NaN for a failed run.
-
-    Raises InputError for another shape, or for values other than whole numbers from 1 to draws + 1.
-    """
-    ranks = arrays.matrix("the ranks", values)
-    is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
-    bad = np.count_nonzero(~is_rank & ~np.isnan(ranks))
-    require(
-        not bad,
-        f"{bad} of {ranks.size} values are not ranks: give whole numbers from 1, the highest score, to "
-        f"{draws + 1:,}",
-    )
-    return ranks
-
-
-def _require_one_law(initial: Any, seed: int) -> None:
+def _require_one_law(initial: Any) -> None:
     """Raises InputError if canaries and fresh draws differ in distribution on the initial model.
 
     `initial` is the pair (scores (R, K), fresh scores (R, M)).
@@ -139,7 +106,7 @@ def _require_one_law(initial: Any, seed: int) -> None:
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
     scores, fresh = initial
-    ranks = rank_among(scores, fresh, seed)
+    ranks = rank_among(scores, fresh)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
     p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
     require(
@@ -216,13 +183,14 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
     return canary_scores, fresh_scores
 
 
-def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
+def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
     """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
+
+    The order of ties is random, with the run's row as the seed.
 
     Args:
       scores: (R, K) scores of canaries; higher means in.
       fresh: (R, M) scores of fresh draws on the same models.
-      seed: the seed that breaks ties. Their order depends only on the seed and the run's row.
 
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.
@@ -239,7 +207,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> Integers:
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
         # A canary's place among fresh draws with the same score is random.
-        rng = np.random.default_rng([seed, run])
+        rng = np.random.default_rng([0, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)
     return np.array(rows)

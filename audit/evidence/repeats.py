@@ -116,7 +116,7 @@ def _are_distinctive(table: Rows) -> Bits:
     (`Rows.has_no_ties`), all rows qualify except those of failed runs.
     """
     if table.has_no_ties:
-        return np.asarray((table.scores != FAILED).any(axis=1))
+        return (table.scores != FAILED).any(axis=1)
     steps = np.diff(np.sort(table.scores, axis=1), axis=1)
     different_scores = 1 + np.count_nonzero(steps, axis=1)
-    return np.asarray(different_scores >= 3)
+    return different_scores >= 3

@@ -109,13 +109,14 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method for one canary per run.
+    """A method for one canary per run, or for fresh directions.
 
     Attributes:
-      compute: Maps (scores in, scores out, delta, confidence) to the method's bound or estimate.
+      compute: Maps (scores in, scores out, delta, confidence), or (design, delta, confidence), to the
+        method's bound or estimate.
     """
 
-    compute: Callable[[Array, Array, float, float], Finding]
+    compute: Callable[..., Any]
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:

@@ -25,7 +25,6 @@ e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most d
 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
 """
 
-import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,8 +40,8 @@ from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import Exceedances, ScoreSummary
-from audit.methods.estimate import Bound
-from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
+from audit.methods.estimate import Bound, ScoreMethod
+from audit.methods.method import FRESH_DIRECTIONS, Assumption
 
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
@@ -93,17 +92,6 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
 def cosine_of(student: Array, dimension: int) -> Array:
     """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
     return student / np.sqrt(dimension - 1 + student * student)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DirectionsMethod(Method):
-    """A method for fresh directions.
-
-    Attributes:
-      compute: Maps (design, delta, confidence) to a bound.
-    """
-
-    compute: Callable[[Fresh, float, float], Bound]
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
@@ -311,14 +299,14 @@ _ANY_GDP = Assumption(
 
 
 METHODS = {
-    EXACT_NULL: DirectionsMethod(
+    EXACT_NULL: ScoreMethod(
         name=EXACT_NULL,
         assumes=_OWN,
         label="exact null",
         legend="exact null (assumes nothing)",
         compute=bound_directions,
     ),
-    EXACT_NULL_GDP: DirectionsMethod(
+    EXACT_NULL_GDP: ScoreMethod(
         name=EXACT_NULL_GDP,
         assumes=_ANY_GDP,
         label="any GDP guarantee",
@@ -328,75 +316,20 @@ METHODS = {
 }
 
 
-class ChosenThreshold(NamedTuple):
-    """A threshold chosen using half of a run's canaries.
-
-    Attributes:
-      cosine: The threshold.
-      log_rate: The log probability that a left-out canary exceeds it.
-      hits: The fraction of the other half that exceeds it.
-    """
-
-    cosine: float
-    log_rate: float
-    hits: float
-
-
 class FirstBet(NamedTuple):
-    """The bet on a first run with fewer than 500 canaries, and the split of the initial capital.
+    """The bet on the first run, and the split of the initial capital.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
       staked: The fraction of each component's capital that is staked on this bet.
-      delta: The delta of epsilon.
-      log_rates: (L,) the log probability that a left-out canary exceeds each of L likely thresholds.
-      fractions: (L,) the fraction of the run's canaries that exceed each of them.
-      chosen: The threshold chosen using half of the canaries; None if we do not choose one.
+      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 if epsilon is true.
+      chosen: The threshold, as a cosine, that half of the canaries chose; None if they did not choose one.
     """
 
     on_ramps: float
     staked: float
-    delta: float
-    log_rates: Array
-    fractions: Array
-    chosen: ChosenThreshold | None = None
-
-    def win(self, epsilon: float) -> float:
-        """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
-        ratios = self.fractions / _limit_means(epsilon, self.log_rates, self.delta)
-        on_likely = ratios.mean()
-        if self.chosen is None:
-            return on_likely
-        # The module's docstring derives this payoff. Any eta and fraction between 0 and 1 are valid.
-        eta = 0.1
-        by_epsilon = np.exp(min(epsilon + self.chosen.log_rate, _MAX_LOG))  # e^epsilon a(t)
-        largest_mean = max(by_epsilon / (1 - eta), self.delta / eta)
-        on_chosen = self.chosen.hits / largest_mean
-        chosen_fraction = 0.8  # of the stake; the rest is evenly split among the likely thresholds
-        return chosen_fraction * on_chosen + (1 - chosen_fraction) * on_likely
-
-
-class LargeFirstBet(NamedTuple):
-    """The bet on a first run with at least 500 canaries, at thresholds that depend on the tested epsilon.
-
-    Attributes:
-      on_ramps, staked, delta: As in `FirstBet`.
-      log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
-      chosen: None, since no canary chooses a threshold.
-    """
-
-    on_ramps: float
-    staked: float
-    delta: float
-    log_p_values: Array
-    chosen: None = None
-
-    def win(self, epsilon: float) -> float:
-        """Returns the payoff of a stake of 1; its mean is at most 1 if epsilon is true."""
-        powers = claimed_curve.choose_refuting_powers(self.log_p_values.size)
-        # Each bet is at the rate a with e^epsilon a = power. Epsilon then allows a fraction of power + delta.
-        log_rates = np.log(powers) - epsilon
-        return claimed_curve.compute_payoff(self.log_p_values, log_rates, powers + self.delta)
+    win: Callable[[float], float]
+    chosen: float | None = None
 
 
 class Capital:
@@ -467,8 +400,8 @@ class Capital:
         If the only run's canaries chose a threshold, we return that one.
         """
         chosen = self.first_bet.chosen
-        if self.num_runs == 1 and chosen:
-            return chosen.cosine
+        if self.num_runs == 1 and chosen is not None:
+            return chosen
         on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
         by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         return self._levels[by_threshold.argmax()]
@@ -524,44 +457,71 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     return np.array(fractions)
 
 
-def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet | LargeFirstBet:
+def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first of the runs, and the initial split of the capital.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
-    order, the stake is 0, because any of them may be the first. In a plain design with fewer than 500
-    canaries and at least 40 inserted ones, most of the bet is on a threshold chosen using half of them.
+    order, the stake is 0, because any of them may be the first.
     """
     may_bet = design.in_order or len(runs) == 1
     if has_many_canaries(design):
-        return LargeFirstBet(
-            on_ramps=0.1,
-            staked=claimed_curve.FIRST_STAKE * may_bet,
-            delta=delta,
-            log_p_values=_compute_log_p_values(design),
-        )
-    cosines = runs[0]
+        win = _bet_at_tested_rates(_compute_log_p_values(design), delta)
+        return FirstBet(on_ramps=0.1, staked=claimed_curve.FIRST_STAKE * may_bet, win=win)
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
+    log_rates = compute_log_rates(design, levels)
+    fractions = _compute_fractions(runs[:1], levels)[0]
+
+    def win_at_levels(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1, evenly split among the likely thresholds."""
+        return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
+
     # Any split and stake give a valid bound. A first run with more canaries proves more, so we stake more.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
         on_ramps = 0.1
         staked = 0.3
-    bet = FirstBet(
-        on_ramps=on_ramps,
-        staked=staked * may_bet,
-        delta=delta,
-        log_rates=compute_log_rates(design, levels),
-        fractions=_compute_fractions(runs[:1], levels)[0],
-    )
-    if not may_bet or not design.plain or cosines.size < 2 * _MIN_PILOT:
-        return bet
+    bet = FirstBet(on_ramps, staked * may_bet, win_at_levels)
+    if may_bet and design.plain and runs[0].size >= 2 * _MIN_PILOT:
+        return _bet_on_half(bet, runs[0], design, delta)
+    return bet
 
+
+def _bet_at_tested_rates(log_p_values: Array, delta: float) -> Callable[[float], float]:
+    """Returns a map from epsilon to the payoff of bets on p-values at rates that depend on epsilon.
+
+    `log_p_values` (K,) are those of the first run's canaries, in ascending order.
+    """
+    powers = claimed_curve.choose_refuting_powers(log_p_values.size)
+
+    def win(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1, evenly split among bets at the rates a = power / e^epsilon."""
+        log_rates = np.log(powers) - epsilon
+        # Epsilon allows a fraction of e^epsilon a + delta.
+        return claimed_curve.compute_payoff(log_p_values, log_rates, powers + delta)
+
+    return win
+
+
+def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
+    """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
+
+    The other half chooses the threshold. A fifth of the stake remains on `bet`.
+    """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
-    log_rate = float(compute_log_rates(design, threshold))
+    log_rate = float(compute_log_rates(design, threshold))  # that a left-out canary exceeds it
     hits = (cosines[rest] > threshold).mean()
-    return bet._replace(staked=0.9, chosen=ChosenThreshold(threshold, log_rate, hits))
+
+    def win(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1. The module's docstring derives it."""
+        eta = 0.1  # any eta and fraction between 0 and 1 are valid
+        by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))  # e^epsilon a(t)
+        largest_mean = max(by_epsilon / (1 - eta), delta / eta)
+        chosen_fraction = 0.8
+        return chosen_fraction * (hits / largest_mean) + (1 - chosen_fraction) * bet.win(epsilon)
+
+    return FirstBet(bet.on_ramps, 0.9, win, threshold)
 
 
 def has_many_canaries(design: Fresh) -> bool:

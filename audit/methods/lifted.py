@@ -31,7 +31,7 @@ from audit.evidence.arrays import Array
 from audit.evidence.canaries import Counted, Design, RunErrors
 from audit.laws import conversions
 from audit.methods import betting, exact, thresholds
-from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
+from audit.methods.estimate import Bound
 from audit.methods.exact import Family
 from audit.methods.method import (
     COINS,
@@ -275,7 +275,6 @@ METHODS |= {
         assumes=NOTHING,
         label="lifted",
         legend="lifted, assumption-free",
-        counterpart=ASSUMPTION_FREE,
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
@@ -283,14 +282,8 @@ METHODS |= {
         assumes=GAUSSIAN_CURVE,
         label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
-        counterpart=IF_GAUSSIAN,
     ),
 }
-
-
-def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method for several canaries per run that replaces a method for one canary, or None."""
-    return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:

@@ -50,14 +50,12 @@ class Method:
       name: The name in tables and JSON.
       label: The name in figures and on pages.
       legend: The name together with the assumption.
-      counterpart: The single-canary method that it replaces if runs have several canaries, if any.
     """
 
     name: str
     assumes: Assumption
     label: str
     legend: str = ""
-    counterpart: str = ""
 
 
 class Pair(NamedTuple):

@@ -344,20 +344,13 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError if the number of runs is out of range or does not fit the canaries.
 
-    One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries. If
-    every run inserts the same canaries, there must be exactly one run.
+    One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries.
     """
-    adversary = setting.adversary
     canaries = setting.canaries
-    if adversary.any_time:  # each run draws its own canaries
+    if setting.adversary.any_time:  # each run draws its own canaries
         require_runs(runs, least=1)
         return
-    is_one_enough = canaries > 1 or adversary.inserts_all
-    require_runs(runs, least=1 if is_one_enough else 2)
-    require(
-        runs == 1 or not adversary.inserts_all,
-        f"`runs={runs}` with `all_in`: all runs have the same canaries; give 1 run, or drop `all_in`",
-    )
+    require_runs(runs, least=1 if canaries > 1 else 2)
     if runs == 1:
         from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError, plain, require, shown
+from audit.errors import InputError, require, shown
 from audit.evidence import arrays, given
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
@@ -22,7 +22,7 @@ from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, n
 Array = NDArray[np.float64]
 
 # The arrays that an .npz file with ranks may have, and the groups of columns that other files may have.
-_RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
+_RANK_NAMES = ("scores", "fresh", "presence")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
 _YES = ("true", "t", "yes", "y", "in", "member")
@@ -50,7 +50,7 @@ def read_files(
     Args:
       files: one of
         a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries among fresh draws,
-          `scores` and `fresh`, with an optional `seed` that breaks ties, or `ranks` and `fresh_draws`;
+          `scores` and `fresh`;
         a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
         two files, .npy or tables with a column `score`: first scores with the canary, then without;
         STDIN, with CSV or JSON.
@@ -183,11 +183,11 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested arrays of an .npz file by our names.
 
-    If the file has fresh draws or ranks, these are instead the arrays named in _RANK_NAMES.
+    If the file has scores of fresh draws, these are instead the arrays named in _RANK_NAMES.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
-        if {"fresh", "ranks", "fresh_draws"} & set(ours):
+        if "fresh" in ours:
             places = {name: ours.index(name) for name in _RANK_NAMES if name in ours}
         else:
             places = wanted.require(file.files)
@@ -221,11 +221,11 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: two columns by our names, scores first (_FORMS), or arrays of ranks (_RANK_NAMES).
+      columns: two columns by our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
       signs: {our name: -1} for columns to negate.
       one_run: as in `read_files`.
     """
-    if {"fresh", "ranks", "fresh_draws"} & set(columns):
+    if "fresh" in columns:
         require(not one_run, _ONE_RUN_FIX)
         return _make_ranks({name: signs.get(name, 1) * values for name, values in columns.items()})
     first, second = columns  # their names
@@ -248,14 +248,11 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 def _make_ranks(found: Columns) -> Fresh:
     """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
-    The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties, or `ranks`
-    (R, K) and `fresh_draws`, M. The optional `presence` (R, K) is 1 for canaries that were inserted.
+    The arrays are `scores` (R, K) and `fresh` (R, M). The optional `presence` (R, K) is 1 for canaries that
+    were inserted.
     """
-    name, draws = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
-    missing = {name, draws} - set(found)
-    require(not missing, f"it has no array {', '.join(missing)}: save {name}= and {draws}=")
-    seed = plain(found.get("seed", 0))
-    return given.ranks(found[name], plain(found[draws]), found.get("presence"), seed=seed)
+    require("scores" in found, "it has no array scores: save scores= and fresh=")
+    return given.ranks(found["scores"], found["fresh"], found.get("presence"))
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:

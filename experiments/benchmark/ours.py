@@ -10,7 +10,6 @@ from audit.evidence import canaries, fair_coins
 from audit.evidence.canaries import Coins, Fresh
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
 from audit.methods.estimate import ScoreMethod
-from audit.methods.exact_null import DirectionsMethod
 from audit.methods.gaussian_curve import CURVE_LEVEL
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
@@ -57,7 +56,7 @@ def from_coins(
 
 
 def from_directions(
-    method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
+    method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
     # `plain` means that a cosine does not depend on the directions of other canaries, and `given` that the

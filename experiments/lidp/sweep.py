@@ -34,7 +34,7 @@ EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at de
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
 _WORTH_PROCESSES = 8.0  # seconds; longer audits use several processes
-_POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
+_POISONED = Poisoned(as_printed=True)  # Errata L10
 
 
 class Training(NamedTuple):

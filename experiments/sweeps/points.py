@@ -20,7 +20,7 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE, Finding
-from audit.methods.method import Method
+from audit.methods.method import MANY_CANARIES, ONE_CANARY, Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -86,7 +86,8 @@ class Point(NamedTuple):
         if conclusion.has_one_canary:
             return estimate.METHODS[name]
         if not conclusion.law_is_known:  # several canaries in a run, but not fresh directions
-            return lifted.counterpart(name)
+            counterparts = dict(zip(ONE_CANARY, MANY_CANARIES, strict=True))
+            return lifted.METHODS.get(counterparts.get(name, ""))
         if name == ASSUMPTION_FREE:
             return exact_null.METHODS[exact_null.EXACT_NULL]
         return None

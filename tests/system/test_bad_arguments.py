@@ -90,7 +90,7 @@ DOORS = {
         {"dimension": (0, 1, HUGE)},
         ("leave_one_out",),
     ),
-    "ranks": (at(audit.ranks, np.eye(3), RNG.normal(size=(3, 9))), {}, ("seed", "in_order")),
+    "ranks": (at(audit.ranks, np.eye(3), RNG.normal(size=(3, 9))), {}, ("in_order",)),
     "table": (audit.table, {}, ("results",)),
     "DpSgd": (at(audit.DpSgd, **NOISY), {**LIMITED, "sampling_rate": (0, 1.5)}, ("k", "insert")),
     "Gdp": (audit.Gdp, {"mu": (-1, 1.1e12)}, ()),

@@ -89,9 +89,9 @@ FORMS = {
         lambda: (audit.ranks(RANKED, FRESH),),
     ),
     "ranks in the order of runs": (
-        {"ranks": RANKS, "fresh_draws": np.array(2_000)},
+        {"scores": RANKED, "fresh": FRESH},
         ("--in_order",),
-        lambda: (audit.ranks(RANKS, 2_000, in_order=True),),
+        lambda: (audit.ranks(RANKED, FRESH, in_order=True),),
     ),
     "cosines of one run": ({"observed": ONE_RUN[0]}, OF_COSINES, lambda: (cosines(ONE_RUN),)),
     "cosines of one run by coins": (
@@ -140,7 +140,7 @@ STORES = {
     "coins of one run, any scores": (LOSSES, ONE_RUN_BITS, 0, 0, {"adversary": "loss"}),
     "cosines of one run": (
         *(ONE_RUN, np.ones(ONE_RUN.shape, bool), DIMENSION, 0),
-        {"adversary": "one_shot", "all_in": True},
+        {"adversary": "one_shot"},
     ),
     "cosines of one run by coins": (
         *(ONE_RUN_COINS, ONE_RUN_BITS, DIMENSION, 0),
@@ -246,7 +246,6 @@ def audit_one_run(root, **fields):
     [
         ({"adversary": "loss"}, {"one_run_guesses", "one_run_gaussian"}),
         ({"adversary": "one_shot"}, {"one_run_guesses", "one_run_gaussian"}),
-        ({"adversary": "one_shot", "all_in": True}, {"exact_null"}),
     ],
 )
 def test_a_single_run_is_trained_stored_and_concluded(fields, methods, tmp_path):

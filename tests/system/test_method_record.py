@@ -52,7 +52,6 @@ NAMES = {
     "name": "planted_lifted",
     "label": "Planted",
     "legend": "planted for many",
-    "counterpart": "planted",
 }
 MANY = CanaryMethod(prove=of_many, assumes=LUCK, **NAMES)
 

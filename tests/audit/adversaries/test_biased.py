@@ -127,4 +127,4 @@ def test_gc_r_draws_every_coordinate_alike():
     chosen = states.dimensions[:, 0]
     counts = np.bincount(chosen, minlength=68)
     assert len(counts) == 68 and stats.chisquare(counts).pvalue > 1e-4
-    np.testing.assert_array_equal(np.argmax(states.crafted[:, 0], axis=1), chosen)
+    np.testing.assert_array_equal(np.argmax(states.canaries[:, 0], axis=1), chosen)

@@ -89,21 +89,21 @@ def make_knowledge(model, classes, data, canaries=1):
 def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
     found = examples.principal(data)
-    fields = examples.Poisoned(first_direction=4, end_direction=7, poison_scale=2.5)
+    fields = examples.Poisoned(first_direction=4, end_direction=7)
     knowledge = make_knowledge(fcnn(), 2, data, canaries=600)
     adversary = fields.make(knowledge)
-    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).canaries
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
     chosen = along.argmax(1)
-    np.testing.assert_allclose(along, 2.5 * np.eye(8)[chosen], atol=1e-5)
+    np.testing.assert_allclose(along, np.eye(8)[chosen], atol=1e-5)
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
-    fields = dataclasses.replace(fields, poison_mean=False)
-    alone = fields.make(knowledge)
-    bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
-    np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
+    knowledge = knowledge._replace(expect=lambda craft, state, theta_0: theta_0)
+    alone = dataclasses.replace(fields, as_printed=True).make(knowledge)
+    bare, _ = alone.init(jax.random.key(0), jnp.zeros(fcnn().n_parameters), NORM).canaries
+    np.testing.assert_allclose(bare, 10 * found.directions[chosen], atol=1e-5)
 
 
 def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
@@ -114,7 +114,7 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     trained = base.Trajectory(theta, theta)
     knowledge = knowledge._replace(simulate=lambda hyper, key, theta_0: trained)
     adversary = examples.ClipBkd().make(knowledge)
-    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).canaries
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()
     logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])

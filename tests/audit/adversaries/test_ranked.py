@@ -53,7 +53,7 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
     places = np.asarray(ranked._draw_places(state.fresh_key, 200, 200 + M))
     fresh = np.delete(np.concatenate(blocks)[: 200 + M], places)
     assert len(fresh) == M
-    own = np.asarray(state.examples.features).sum(1)
+    own = np.asarray(state.canaries.features).sum(1)
     below = (fresh < own[:, None]).sum(1)
     tied = (fresh == own[:, None]).sum(1)
     assert (below <= scores).all() and (scores <= below + tied).all()
@@ -141,7 +141,7 @@ def test_coordinates_are_ranked_among_all_others(dataset):
     state = table.adversary.draw_for_run(state, jax.random.key(5))
     theta = jax.random.normal(jax.random.key(6), (parameters,))
     movement = np.asarray(state.expected - theta)
-    own = np.asarray(state.dimensions)
+    own = np.asarray(state.canaries.indices)
     others = np.delete(movement, own)
     assert len(set(own.tolist())) == K
     expected = (others < movement[own][:, None]).sum(1)

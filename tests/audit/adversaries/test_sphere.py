@@ -42,7 +42,7 @@ def _run_state(adversary, seed, run, parameters=P):
 
 def _units(adversary, run, seed=0, parameters=P):
     """A run's directions (K, p) as they are inserted, in float64."""
-    keys = _run_state(adversary, seed, run, parameters).directions.keys
+    keys = _run_state(adversary, seed, run, parameters).canaries.keys
     return np.array(
         [base.draw_unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64
     )
@@ -116,12 +116,12 @@ def test_directions_are_of_the_seed_the_run_and_the_canary_alone():
     adversary = _adversary()
     states = {(seed, run): _run_state(adversary, seed, run) for seed in (0, 1) for run in range(3)}
     keys = [
-        np.asarray(jax.random.key_data(state.directions.keys)).reshape(-1, 2)
+        np.asarray(jax.random.key_data(state.canaries.keys)).reshape(-1, 2)
         for state in states.values()
     ]
     blocks = -(-P // base.BLOCK)
     assert len(np.unique(np.concatenate(keys), axis=0)) == len(states) * K * blocks
-    fewer = _run_state(_adversary(K), 1, 2).directions.keys
+    fewer = _run_state(_adversary(K), 1, 2).canaries.keys
     np.testing.assert_array_equal(jax.random.key_data(fewer), keys[-1].reshape(K, blocks, 2))
     cosines = np.concatenate([_units(adversary, run) for run in range(2)])
     apart = (cosines @ cosines.T)[np.triu_indices(2 * K, 1)]

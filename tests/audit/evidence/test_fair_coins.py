@@ -13,11 +13,11 @@ FAIR = RNG.random((200, 8)) < 0.5
 UNFAIR = {
     "too many in": (
         RNG.random((200, 8)) < 0.7,
-        r"1,1\d\d of 1,600 canaries are in: fair coins would give 800 ",
+        r"1,1\d\d of 1,600 canaries are in \(p = .* for fair coins\): ",
     ),
     "one canary": (
         FAIR | (np.arange(8) == 3),
-        r"canary 3 has 200 of 200 coins in: .* 100 [+]- 7.1",
+        r"canary 3 has 200 of 200 coins in \(p = 1e-59 ",
     ),
     "one run": (
         (RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None],

@@ -53,12 +53,12 @@ def test_a_rank_is_uniform_where_the_canary_is_out_whatever_the_scores_are(kind)
     assert len(counted) == 10 and stats.chisquare(counted).pvalue > 1e-3
 
 
-def test_ties_are_broken_by_the_seed_and_the_run_alone():
+def test_ties_are_broken_by_the_run_alone():
     scores = np.zeros((4, 3))
     fresh = np.zeros((4, 50))
-    drawn = ranks.rank_among(scores, fresh, 5)
-    assert (ranks.rank_among(scores[:2], fresh[:2], 5) == drawn[:2]).all()
-    assert (ranks.rank_among(scores, fresh, 6) != drawn).any()
+    drawn = ranks.rank_among(scores, fresh)
+    assert (ranks.rank_among(scores[:2], fresh[:2]) == drawn[:2]).all()
+    assert len(np.unique(drawn)) > 6
 
 
 def draw_corner(rng, shape, epsilon, delta):
@@ -87,7 +87,7 @@ def draw_ranks(rng, audits, kind, epsilon, delta):
         corner = (1 - delta) / (1 + np.exp(epsilon))
         levels, fresh = (levels > corner) * 1.0, (fresh > corner) * 1.0
     scores = -levels.reshape(-1, CANARIES)
-    of_fifty = ranks.rank_among(scores, -fresh.reshape(-1, draws), seed=1)
+    of_fifty = ranks.rank_among(scores, -fresh.reshape(-1, draws))
     return of_fifty.reshape(shape)
 
 
@@ -132,13 +132,13 @@ def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
     assert stats.binomtest(refuted, audits, ERROR, alternative="greater").pvalue > 1e-3
 
 
-def test_scores_and_their_ranks_are_one_design():
-    of_scores = audit.ranks(SCORES, FRESH)
-    of_ranks = audit.ranks(RANKS, DRAWS)
-    np.testing.assert_array_equal(of_scores.cosines, of_ranks.cosines)
-    assert (of_scores.ranks() == RANKS).all() and of_scores.draws == DRAWS
-    assert str(of_ranks) == "12 runs x 8 canaries, ranked among 400 fresh draws, all inserted"
-    assert of_ranks.pooled()[0].mean() > 1 and abs(of_ranks.pooled()[1].mean()) < 0.01
+def test_scores_become_ranks():
+    design = audit.ranks(SCORES, FRESH)
+    own = ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS)
+    np.testing.assert_array_equal(design.cosines, own.cosines)
+    assert (design.ranks() == RANKS).all() and design.draws == DRAWS
+    assert str(design) == "12 runs x 8 canaries, ranked among 400 fresh draws, all inserted"
+    assert design.pooled()[0].mean() > 1 and abs(design.pooled()[1].mean()) < 0.01
 
 
 def test_a_run_that_failed_counts_below_all_others():
@@ -147,9 +147,10 @@ def test_a_run_that_failed_counts_below_all_others():
     failed = audit.ranks(scores, fresh)
     assert failed.failed == CANARIES
     assert "8 of 96 scores are NaN (failed runs)" in str(audit.bounds(failed))
-    given = RANKS.astype(float)
-    given[3] = np.nan
-    np.testing.assert_array_equal(audit.ranks(given, DRAWS).cosines, failed.cosines)
+    others = np.arange(RUNS) != 3
+    whole = audit.ranks(SCORES, FRESH).cosines
+    np.testing.assert_array_equal(failed.cosines[others], whole[others])
+    assert (failed.cosines[3] < whole.min()).all()
 
 
 def draw_out(rng, shift, scale, draws=500):
@@ -194,14 +195,17 @@ def test_one_generator_passes_on_the_initial_model_and_where_canaries_are_out():
 BAD = {
     "other runs": ((SCORES, FRESH[:5]), {}, r"give \(runs, canaries\) and \(runs, fresh draws\)"),
     "some NaN": ((np.where(SCORES > 2, np.nan, SCORES), FRESH), {}, "scores are NaN: score"),
-    "rank 0": (
-        (RANKS - 1, DRAWS),
+    "a number of draws": (
+        (RANKS, DRAWS),
         {},
-        "not ranks: give whole numbers from 1, the highest score, to",
+        r"fresh scores \(\): give \(runs, canaries\) and \(runs, fresh draws\)",
     ),
-    "no fresh": ((RANKS, 0), {}, "`fresh=0`: give 1 to 1,000,000,000 fresh draws"),
+    "most runs failed": (
+        (np.where(np.arange(RUNS)[:, None] < 7, np.nan, SCORES),) * 2,
+        {},
+        "7 of 12 rows of scores are NaN, more than 50%",
+    ),
     "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),
-    "initial ranks": ((RANKS, DRAWS), {"initial": (SCORES, FRESH)}, "`initial` requires scores"),
 }
 
 

@@ -74,19 +74,12 @@ def make_ranks(rng, rows, copy, collapsed):
     return audit.ranks(scores[again], fresh[again])
 
 
-def make_given_ranks(rng, rows, copy, collapsed):
-    ranks = np.ceil(draw_tails(rng, (rows, 8)) * (DRAWS + 1))
-    ranks[rng.random(rows) < collapsed] = np.nan
-    return audit.ranks(ranks[copy(rng, rows)], DRAWS)
-
-
 MAKERS = {  # with how many rows
     "one canary": (make_sets(1), 300),
     "sets": (make_sets(4), 100),
     "coins": (make_coins, 200),
     "cosines": (make_cosines, 40),
     "ranks": (make_ranks, 40),
-    "given ranks": (make_given_ranks, 40),
 }
 
 

@@ -81,9 +81,7 @@ CHANGES = {  # a field's owner, and a value that is not its default
     "cots_score": ("cots", "weights"),
     "first_direction": ("poisoned", 500),
     "end_direction": ("poisoned", 700),
-    "poison_scale": ("poisoned", 2.0),
-    "poison_mean": ("poisoned", False),
-    "loss_score": ("poisoned", "excess"),
+    "as_printed": ("poisoned", True),
     "learning_rate": ("", 0.2),
     "clipping_norm": ("", 2.0),
     "noise_multiplier": ("", 1.0),
@@ -101,7 +99,6 @@ CHANGES = {  # a field's owner, and a value that is not its default
     "observe": ("one_shot", "all"),
     "coins": ("sphere", True),
     "afresh": ("gc_r", True),
-    "all_in": ("one_shot", True),
     "fresh": ("examples", 1000),
 }
 

@@ -11,7 +11,6 @@ import pytest
 
 import audit
 from audit.errors import InputError
-from audit.evidence import arrays
 from audit.evidence.one_run import OneRun
 from audit.storage import score_files, tables
 
@@ -138,22 +137,6 @@ def test_two_files_have_a_world_each(tmp_path):
     assert read(*files, columns={"score": "-Value"}).pooled()[1].tolist() == [-x for x in OUT]
     with pytest.raises(InputError, match="has columns Wall time, Step, Value: give score"):
         read(*files)
-
-
-def test_more_scores_than_are_taken_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrays, "MAX_SCORES", 100)
-    for size, taken in ((50, True), (51, False), (101, False)):
-        np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
-        rows = "".join(f"{i},{i % 2}\n" for i in range(size + 50))
-        (tmp_path / "s.csv").write_text("score,in\n" + rows)
-        for name in ("s.npz", "s.csv"):
-            if taken:
-                assert sum(map(len, read(tmp_path / name).pooled())) == 100
-            else:
-                with pytest.raises(
-                    InputError, match="must be at most 100, got 1[05]1: keep a random part"
-                ):
-                    read(tmp_path / name)
 
 
 def write(folder, name, frame):
