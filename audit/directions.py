@@ -154,13 +154,12 @@ def _check_displacement(displacement: ArrayLike) -> Array:
     """Returns a displacement divided by its Euclidean length, in float64.
 
     Raises:
-      InputError: the displacement is not a vector of at least 2 entries, is not finite, or is 0.
+      InputError: the displacement is not a vector, is not finite, or is 0.
     """
     vector = arrays.floats("the displacement's entries", displacement)
     require(
         vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
     )
-    require(len(vector) >= 2, f"the displacement has {len(vector)} entries: give at least 2")
     with np.errstate(over="ignore"):  # we reject an infinite length below
         length = float(np.linalg.norm(vector))
     require(

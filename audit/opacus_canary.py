@@ -15,7 +15,7 @@ The loader of `make_private` uses Poisson sampling. To sample the canary like an
 / len(loader) here and to `audit.bounds`, and count every step as an insertion.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -134,11 +134,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
         _require_trained(self._chosen, self.params)
         self._identity = {"seed": seed, "run": run, "count": count}  # determines the directions
         self._present = present
-        self._is_moved = False  # True once a step has moved every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
-        self._inserted = self._split(torch.from_numpy(total).float())
+        sizes = [parameter.numel() for parameter in self._chosen]
+        self._inserted = torch.from_numpy(total).float().split(sizes)
 
     @property
     def dimension(self) -> int:
@@ -151,26 +151,6 @@ class DirectionsOptimizer(_InsertingOptimizer):
             for parameter, part in zip(self._chosen, self._inserted, strict=True):
                 parameter.summed_grad += part.view_as(parameter).to(parameter)
         super().add_noise()
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step.
-
-        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
-        canaries would not reach the model.
-        """
-        learns = any(group["lr"] > 0 for group in self.param_groups)
-        loss: float | None = super().step(closure)
-        # Opacus skips steps between the physical batches of a logical batch.
-        if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
-            moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
-            unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
-            require(
-                not unmoved,
-                f"the first step does not move parameter {', '.join(unmoved)} of `parameters`: choose "
-                "tensors that the optimizer updates",
-            )
-            self._is_moved = True
-        return loss
 
     def movement(self) -> NDArray[np.float64]:
         """Returns the chosen parameters (dimension,) minus their initial values.
@@ -206,11 +186,6 @@ class DirectionsOptimizer(_InsertingOptimizer):
         movement = self._read_parameters() - self._theta_0
         displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
-
-    def _split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits a vector (dimension,) into a part for each chosen parameter."""
-        parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
-        return parts
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns the chosen parameters as one vector (dimension,)."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import app, flags
 
+from audit import errors
 from audit.commands import dispatch
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
@@ -21,6 +22,9 @@ from audit.settings.setting import BY_EPOCHS, Setting
 from audit.storage import files
 from audit.tasks.task import Sources
 from audit.written import Level, printable
+
+# absl attributes the flags that this module defines to the command that calls it.
+flags.disclaim_key_flags()
 
 # The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -35,13 +39,8 @@ _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
 
-def run(main: Callable[[], None], keeps: bool = False) -> None:
-    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
-
-    `keeps` is True for commands that keep finished work. The message after an interrupt then mentions this.
-    """
-    if keeps:
-        dispatch.is_kept.set()
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2."""
     dispatch.handle_interrupts()
     app.run(partial(_run_main, main), flags_parser=_parse_flags)
 
@@ -54,29 +53,16 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
         if os.environ.get(_ONLY_FLAGS):  # run.sh only checks the flags
             return 0
         main()
-        sys.stdout.flush()  # raises any printing error here
+        sys.stdout.flush()
     except InputError as error:
         return _report_error(str(error))
     except MemoryError:
         return _report_error("out of memory: ask for less")
-    except OSError as error:
-        return _report_unprinted(error)
-    return 0
-
-
-def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout cannot be written, and returns the exit status.
-
-    It prints no message if stdout is a pipe whose reader has ended, as `head` does. It re-raises errors that
-    name a file, because they are not about stdout.
-    """
-    if error.filename is not None:
-        raise error
-    # Discards the rest, because Python flushes stdout again at the end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
+    except BrokenPipeError:  # the reader of stdout has ended, as `head` does
+        # Discards the rest, because Python flushes stdout again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return _report_error(f"cannot print ({error.strerror}): computed results are kept")
+    return 0
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -86,10 +72,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:
-        sys.exit(_report_error(_describe_illegal_value(error)))
     except (flags.Error, ValueError) as error:  # ValueError is for --noflag=value
-        sys.exit(_report_error(f"{error}: see --help"))
+        message = str(error).removeprefix("flag ")  # "flag --runs=x: invalid literal for int() ..."
+        sys.exit(_report_error(f"{message}: see --help"))
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -115,17 +100,14 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _format_help() -> str:
     """Returns the help of the current command: its module docstring, and its flags with defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
-        # absl calls the command's own module sys.argv[0].
-        if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
-            continue
-        for flag in module_flags:
-            text = str(flag.help)
-            if flag.default not in (None, False, []):
-                text = f"{text} [{flag.default}]"
-            name = f"  --{flag.name}".ljust(_HELP_INDENT)
-            indent = " " * _HELP_INDENT
-            lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
+    # absl calls the command's own module sys.argv[0].
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0]):
+        text = str(flag.help)
+        if flag.default not in (None, False, []):
+            text = f"{text} [{flag.default}]"
+        name = f"  --{flag.name}".ljust(_HELP_INDENT)
+        indent = " " * _HELP_INDENT
+        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
     return "\n".join(lines)
 
 
@@ -138,23 +120,6 @@ def one_line(message: str) -> str:
     """Returns a message as one line, with flags instead of fields: `name=value` becomes --flag=value."""
     line = " ".join(message.split())
     return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
-
-
-def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message for a flag value of the wrong type, such as "--runs=x: give an integer".
-
-    Absl reports "flag --name=value: reason". If absl also has advice, we show it instead of the reason.
-    """
-    reason = str(error.__context__)
-    flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
-    name = flag_and_value.partition("=")[0].removeprefix("--")
-    parser = flags.FLAGS[name].parser
-    advice = parser.syntactic_help  # such as "an integer"
-    if isinstance(parser, flags.BooleanParser):
-        advice = "true or false"
-    if not advice:
-        return f"{flag_and_value}: {reason}"
-    return f"{flag_and_value}: give {advice}"
 
 
 def _write_as_flag(match: re.Match[str]) -> str:
@@ -226,8 +191,6 @@ def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
 class _CountParser(flags.ArgumentParser[int | str]):
     """Parses a whole number or `auto`."""
 
-    syntactic_help = f"an integer, or {AUTO}"
-
     def parse(self, argument: int | str) -> int | str:
         """Returns the whole number or `auto`; raises ValueError for anything else."""
         if argument == AUTO:
@@ -279,18 +242,7 @@ def sources() -> Sources:
 
 def folder() -> Path:
     """Returns the folder --out, which may not exist; raises InputError if it is empty."""
-    require_output("out", "a folder")
-    return Path(flags.FLAGS.out)
-
-
-def require_output(flag: str, kind: str) -> None:
-    """Raises InputError if an output flag is empty or begins with a dash, which often means stdout.
-
-    `kind` describes the output, such as "an HTML file".
-    """
-    name = flags.FLAGS[flag].value
-    is_valid = name is None or (name and not name.startswith("-"))
-    require(is_valid, f"--{flag}={name}: name {kind} without a dash in front")
+    return errors.path("out", flags.FLAGS.out)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -329,9 +281,8 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
     if items is None:
         return []
     limits = f" from {least:g} to {most:g}" if least > -math.inf else ""
-    require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
     given = []
-    for item in items:
+    for item in items or [""]:  # an empty text is not a number
         try:
             value = float(item)
         except ValueError:

@@ -7,9 +7,6 @@ and their setting.
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -19,7 +16,7 @@ from audit.conclusions import lipschitz
 from audit.conclusions.conclusion import Conclusion, Curve
 from audit.conclusions.finish import finish, take_smaller
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, require
+from audit.errors import InputError
 from audit.evidence.canaries import Coins, Fresh, Sets, make_coins
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
@@ -174,14 +171,8 @@ def conclude_setting(
       steps: the steps' Lipschitz constants; None if unknown.
 
     Raises:
-      InputError: for scores that are not finite, or that `conclude` cannot use.
+      InputError: for scores that `conclude` cannot use.
     """
-    bad = np.count_nonzero(~np.isfinite(scores.scores))
-    require(
-        not bad,
-        f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again",
-    )
-
     claim = make_claim(setting)
     evidence: Evidence
     reason = ""
@@ -199,17 +190,6 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # it may rehearse
-        note = (
-            "scores use the difference between the final model and the initial model: a rehearsal, an extra "
-            "training run without noise or canaries, would hardly raise them"
-        )
-        if setting.is_rehearsed(scores.dimension):
-            note = (
-                "scores use the difference between the final model and that of a rehearsal, an extra "
-                "training run without noise or canaries"
-            )
-        concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
 
 

@@ -36,8 +36,7 @@ class UpperBound(NamedTuple):
       epsilon: the bound on epsilon at the delta of the conclusion.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: the assumption.
-      name: the name in sentences and figures; "claim" if the user stated the bound.
-      label: the name in tables.
+      name: the name in reports; "claim" if the user stated the bound.
       last_model_only: True for the hidden-state bound: the adversary sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
     """
@@ -46,7 +45,6 @@ class UpperBound(NamedTuple):
     mu: float | None
     assumes: Assumption
     name: str
-    label: str
     last_model_only: bool = False
     is_measured: bool = False
 
@@ -212,12 +210,12 @@ class Conclusion(NamedTuple):
     @property
     def gaussian(self) -> Bound:
         """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
-        return self.bound(cast(Pair, self.pair).gaussian)
+        return self.finding(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
         """Returns the verdict's bound that is valid for any curve; only for several runs."""
-        return self.bound(cast(Pair, self.pair).free)
+        return self.finding(cast(Pair, self.pair).free)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -244,15 +242,11 @@ class Conclusion(NamedTuple):
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)
         # A dict drops repeated bounds.
-        return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
+        return tuple(dict.fromkeys((*map(self.finding, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns the estimates, and then the bounds in their original order."""
         return (*self.estimates, *self.bounds)
-
-    def bound(self, method: str) -> Bound:
-        """Returns the bound of a method; raises KeyError for an estimate or an unknown name."""
-        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Any:
         """Returns the bound or estimate of a method; raises KeyError for an unknown name."""

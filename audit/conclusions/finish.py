@@ -12,7 +12,6 @@ from operator import attrgetter
 
 import numpy as np
 
-from audit.claims.measured import MEASURED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, Worlds
 from audit.evidence.canaries import Fresh
@@ -169,13 +168,9 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     upper_bounds = []
     state = conclusion.hidden_state
     if state is not None:
-        name = "hidden-state bound"
-        label = name
         is_measured = state.runs > 0  # runs that measured Lipschitz constants
-        if is_measured:
-            name = "measured hidden-state bound"
-            label = f"hidden state, {MEASURED}"
-        bound = UpperBound(state.bound.epsilon, state.bound.mu, state.assumes, name, label)
+        name = "measured hidden-state bound" if is_measured else "hidden-state bound"
+        bound = UpperBound(state.bound.epsilon, state.bound.mu, state.assumes, name)
         upper_bounds.append(bound._replace(last_model_only=True, is_measured=is_measured))
     epsilon = conclusion.upper_bound
     if epsilon is not None:
@@ -183,8 +178,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         if conclusion.claim is not None:
             assumes = conclusion.claim.assumes
         name = "claim" if assumes == GIVEN else "upper bound"
-        bound = UpperBound(epsilon, conclusion.mu_upper_bound, assumes, name, label=name)
-        upper_bounds.append(bound)
+        upper_bounds.append(UpperBound(epsilon, conclusion.mu_upper_bound, assumes, name))
     return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
 
 

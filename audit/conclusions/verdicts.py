@@ -28,8 +28,6 @@ def at_least(value: float) -> str:
 
 def at_most(value: float) -> str:
     """Returns an upper bound rounded up to three decimals, without trailing zeros; ∞ if it is infinite."""
-    if math.isinf(value):
-        return "∞"
     return written.short(written.at_most(value))
 
 

@@ -65,8 +65,7 @@ class Method:
     """A method's texts and marker in reports. Subclasses add the function that computes its result.
 
     Attributes:
-      name: The name in tables and JSON.
-      label: The name in figures and on pages.
+      name: The name in tables, figures and JSON.
       legend: The name together with the assumption.
       counterpart: The single-canary method that it replaces if runs have several canaries, if any.
       mark: The marker in the figures of sweeps; None if they do not show the method.
@@ -74,7 +73,6 @@ class Method:
 
     name: str
     assumes: Assumption
-    label: str
     legend: str = ""
     counterpart: str = ""
     mark: Mark | None = None

@@ -28,11 +28,10 @@ from audit.written import USUAL_LEVEL, Level, show_level
 
 
 class Subject(NamedTuple):
-    """An audit, and the facts in its section of a report.
+    """An audit, and the facts on its page.
 
     Attributes:
-      anchor: The section's id for links on the page.
-      title: The section's heading.
+      title: The page's heading.
       facts: Texts about the audited training by topic, such as "Model".
       threats: Sentences about the threat model by topic, such as "sees".
       conclusion: The conclusion of the audit.
@@ -40,7 +39,6 @@ class Subject(NamedTuple):
       config: The content of the setting's file; None if the file is missing.
     """
 
-    anchor: str
     title: str
     facts: dict[str, str]
     threats: dict[str, str]
@@ -65,10 +63,6 @@ _UNKNOWN_DRAWS = (
     "valid for the training that produced them, with all its canaries, if every run drew canaries and fresh "
     "ones independently from one generator, without later selection, one function scored both, and no run "
     "was left out because of its scores."
-)
-_REASON = (
-    "expected here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, and "
-    "real gradients do not change that coordinate"
 )
 _UNKNOWN_RUN = (
     "The cosines were given: neither the training nor the source of the canaries is known here. The bounds "
@@ -121,7 +115,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Subject("scores", name, facts, {"given": threat}, conclusion, provenance)
+    return Subject(name, facts, {"given": threat}, conclusion, provenance)
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
@@ -169,7 +163,6 @@ def describe_setting(
         provenance["Command"] = command
     provenance["Setting"] = folder.name
     return Subject(
-        anchor=f"s{folder.name}",
         title=summary(setting, runs),
         facts=_describe_setting(setting, conclusion, is_own_model),
         threats=_describe_threats(setting, notes),
@@ -224,7 +217,7 @@ def _describe_setting(
         "Arithmetic": mechanism.precision,
     }
     if conclusion.reason:
-        facts["Gaussian curve"] = _REASON
+        facts["Gaussian curve"] = conclusion.reason
     if conclusion.uncovered:
         facts["Last model"] = f"bounded only by composition: {conclusion.uncovered}"
     return facts

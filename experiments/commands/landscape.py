@@ -96,4 +96,4 @@ def _print_momentum(level: Level, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

@@ -185,26 +185,3 @@ def test_parameters_that_do_not_fit_are_refused():
     ):
         with pytest.raises(InputError, match=says):
             DirectionsOptimizer(optimizer, 1, 0, 3, parameters=given)
-
-
-def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_step():
-    network = torch.nn.Linear(8, 4)
-    model = opacus.GradSampleModule(network)
-    groups = [{"params": [network.weight], "lr": 0.0}, {"params": [network.bias]}]
-    optimizer = DirectionsOptimizer(make_private(groups), 1, 0, 3, parameters=[network.weight])
-    model(torch.ones(4, 8)).sum().backward()
-    with pytest.raises(
-        InputError, match="the first step does not move parameter 0 of `parameters`"
-    ):
-        optimizer.step()
-
-
-@pytest.mark.parametrize(("present", "rate"), [(False, RATE), (True, 0.0)])
-def test_no_movement_without_directions_or_a_learning_rate_is_right(present, rate):
-    """LoRA does not move one of its factors in the first step, and a warm-up step moves nothing."""
-    model = opacus.GradSampleModule(torch.nn.Linear(8, 4, bias=False))
-    optimizer = make_private(model.parameters(), rate=rate)
-    optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, present)
-    model(torch.zeros(4, 8)).sum().backward()
-    optimizer.step()
-    assert not np.any(optimizer.movement())

@@ -8,9 +8,7 @@ import audit
 from audit.adversaries.base import Knowledge
 from audit.adversaries.directions import initial_model
 from audit.adversaries.subspace import choose_tensors
-from audit.conclusions.concluded import conclude_setting
 from audit.laws import cosine_law
-from audit.report import bounds_table
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from audit.training import build, game
@@ -139,24 +137,22 @@ def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
 
 
 @pytest.mark.parametrize(
-    ("given", "reference"),
+    ("given", "rehearses"),
     mostly_slow(
         [
-            ({"noise_multiplier": 4.0}, "that of a rehearsal"),
-            ({"noise_multiplier": 90.0}, "the initial model"),
-            ({"optimizer": "adamw"}, "the initial model"),
+            ({"noise_multiplier": 4.0}, True),
+            ({"noise_multiplier": 90.0}, False),
+            ({"optimizer": "adamw"}, False),
         ],
         quick=2,
     ),
 )
-def test_one_runs_table_says_from_which_model_its_score_is_measured(
-    dataset, monkeypatch, given, reference
+def test_one_run_rehearses_where_the_data_move_the_model_far(
+    dataset, monkeypatch, given, rehearses
 ):
     fields = {"canaries": 40, "steps": 5, "batch_size": 100, "within": KERNEL, **given}
     setting = setting_of("wide_fcnn", adversary="sphere", **fields)
     rehearsals = []
     monkeypatch.setattr(Knowledge, "rehearsal", lambda self: rehearsals.append(1) or initial_model)
-    (scores,) = game.play(build.build(setting, dataset), [(0, 1)], 1)
-    assert len(rehearsals) == (reference == "that of a rehearsal")
-    table = bounds_table.bounds_table(conclude_setting(scores, setting))
-    assert f"difference between the final model and {reference}" in " ".join(table.split())
+    game.play(build.build(setting, dataset), [(0, 1)], 1)
+    assert len(rehearsals) == rehearses
