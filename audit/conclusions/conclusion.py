@@ -10,7 +10,6 @@ from audit.evidence.arrays import Array
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.laws.cosine_law import AndersonDarling
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.claimed_curve import ClaimTest
 from audit.methods.curves import Attack, Auc
@@ -147,7 +146,6 @@ class Conclusion(NamedTuple):
       auc: the area under the ROC curve; None if no canary was left out.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
         canary was left out.
-      normality: the normality test of a single run's cosines; None for other scores.
       is_reversed: True if scores are clearly lower with the canary than without it, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
@@ -189,7 +187,6 @@ class Conclusion(NamedTuple):
     refutes_gaussian: bool = False
     auc: Auc | None = None
     attack: Attack | None = None
-    normality: AndersonDarling | None = None
     is_reversed: bool = False
     doubt: str = ""
     most_provable: float | None = None

@@ -17,7 +17,6 @@ from audit.conclusions.conclusion import Conclusion, UpperBound, Worlds
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.laws import cosine_law
 from audit.methods import claimed_curve, curves, estimate, exact, exact_null, one_run_bounds
 from audit.methods.claimed_curve import ClaimTest, Power
 from audit.methods.curves import Auc
@@ -120,7 +119,10 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
     if isinstance(evidence, OneRun):
-        examined = _examine_one_run(examined, evidence)
+        any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
+        examined = examined._replace(
+            bets_on_curve=evidence.is_null_known, epsilon=max(any_curve, default=0.0)
+        )
     else:
         examined = examined._replace(
             bets_on_curve=examined.law_is_known,  # bets need known rates of false positives
@@ -130,19 +132,6 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     if examined.has_one_canary:
         examined = _examine_reach(examined)
     return examined._replace(is_reversed=are_reversed(evidence, bounds, examined.auc))
-
-
-def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
-    """Returns the conclusion from a single run with its epsilon, `bets_on_curve` and `normality`."""
-    any_curve = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
-    normality = None
-    if evidence.cosines is not None:
-        normality = cosine_law.anderson_darling(evidence.cosines.observed)
-    return conclusion._replace(
-        bets_on_curve=evidence.is_null_known,
-        epsilon=max(any_curve, default=0.0),
-        normality=normality,
-    )
 
 
 def _examine_reach(conclusion: Conclusion) -> Conclusion:

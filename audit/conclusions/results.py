@@ -46,7 +46,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
     For a single run, the fields are `estimates`, `bounds`, `notes`*, `upper_bound`, `claim_test`*, and
     `coins`, which is true if coins inserted the canaries. With cosines, they also include the counts
-    `observed` and `unobserved`, `dimension` and the `normality` test; otherwise, the number of `canaries`.
+    `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
     """
     findings = conclusion.bounds if conclusion.is_one_run else conclusion.rows()
     fields: dict[str, Any] = {
@@ -86,9 +86,8 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
         ]
     }
     coins, cosines = conclusion.one_run
-    if cosines is not None and conclusion.normality is not None:
+    if cosines is not None:
         fields |= {
-            "normality": conclusion.normality._asdict(),
             "observed": len(cosines.observed),
             "unobserved": len(cosines.unobserved),
             "dimension": cosines.dimension,

@@ -370,7 +370,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on reversed scores, missing bounds, and the test of normality."""
+    """Yields remarks on reversed scores and missing bounds."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
@@ -378,11 +378,3 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         yield "cosines are lower than the null's: did you mean minus the displacement?"
     if cosines is not None and not conclusion.bounds:
         yield "no bound: save which canaries were inserted (scores with presence)"
-    test = conclusion.normality
-    if test is not None:
-        result = "not rejected"
-        if test.rejected_at is not None:
-            result = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
-        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
-        yield f"normal cosines: {result} ({values})"
