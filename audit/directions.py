@@ -1,6 +1,8 @@
 """Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
+Each canary is a gradient along a uniform random direction, and every run draws new directions. Scores use the
+displacement, because the initial weights do not depend on the canaries (Errata O9 of
+experiments/one_shot/README.md). If a canary is
 not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
 bound (the method `exact_null`):
 

@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.base import Adversary, Observer, Shapes, check_shapes, describe_view
+from audit.adversaries.base import Adversary, Shapes, check_shapes, describe_view
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
@@ -223,8 +223,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
     is_measured = isinstance(constants, str) and constants == MEASURED
-    if rehearsals is not None:
-        lipschitz.require_rehearsals(is_measured, rehearsals)
+    lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
     # A function from the setting's store to its Lipschitz constants.
@@ -354,16 +353,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The name is that of the function around `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    observer = adversary.observer
     # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
     # we wrap each function in a new object.
-    untraced = adversary._replace(
-        init=partial(adversary.init),
-        craft=partial(adversary.craft),
-        score=partial(adversary.score),
-        draw=adversary.draw and partial(adversary.draw),
-        observer=observer and Observer(partial(observer.begin), partial(observer.observe)),
-    )
+    untraced: Adversary = jax.tree.map(_renew, adversary)
     try:
         computes = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # from the user's functions
@@ -375,6 +367,11 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The hash does not cover `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, computes), compiled
+
+
+def _renew(part: Any) -> Any:
+    """Returns a function as a new object, and anything else unchanged."""
+    return partial(part) if callable(part) else part
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:

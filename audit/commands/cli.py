@@ -261,9 +261,8 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     items = flags.FLAGS[flag].value
     if items is None:
         return names
-    require(items, f"--{flag} is empty: give parts of names, comma-separated")
     chosen = set()
-    for item in items:
+    for item in items or [""]:
         matches = [name for name in names if item and item in name]
         if item in names:
             matches = [item]

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogitLocator
 from numpy.typing import NDArray
 from scipy import special
 
@@ -31,7 +32,6 @@ _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
-_MAX_DECADES = 3  # with more decades, every second one has a tick
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
@@ -240,18 +240,15 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
-    decades = int(-np.log10(smallest))
-    step = 2 if decades > _MAX_DECADES else 1
-    low_ticks = 0.1 ** np.arange(1, decades + 1, step)
-    ticks = np.concatenate([low_ticks[::-1], [0.5], 1 - low_ticks])
-    labels = list(map("{:g}".format, ticks))
     deviates = (special.ndtri, special.ndtr)
     axis.set_xscale("function", functions=deviates)
     axis.set_yscale("function", functions=deviates)
     ends = (smallest, 1 - smallest)
     axis.set(xlim=ends, ylim=ends)
-    axis.set_xticks(ticks, labels, fontsize=8)
-    axis.set_yticks(ticks, labels, fontsize=8)
+    for line in (axis.xaxis, axis.yaxis):
+        line.set_major_locator(LogitLocator(nbins=6))
+        line.set_major_formatter("{x:g}")
+    axis.tick_params(labelsize=8)
     axis.set_title(f"Trade-off curve\n{describe_curve(conclusion)}".rstrip(), fontsize=9)
 
 

@@ -127,11 +127,8 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
             if difference:
                 return difference
         return ""
-    if isinstance(stated, int | float) and isinstance(recomputed, int | float):
-        agree = math.isclose(stated, recomputed)
-    else:
-        agree = stated == recomputed
-    if agree:
+    are_numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
+    if stated == recomputed or (are_numbers and math.isclose(stated, recomputed)):
         return ""
     values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
     return f"{place.removeprefix('.')} is {values}"

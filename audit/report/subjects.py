@@ -97,18 +97,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         if conclusion.fresh.draws:  # the scores are ranks
             threat = _UNKNOWN_DRAWS
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
-    if conclusion.composition is not None:
-        sigma, insertions, rate = conclusion.composition
-        mechanism = f"{insertions:,} insertions"
-        if rate < 1:
-            mechanism += f", each with probability {rate:g} (Poisson sampling)"
-        mechanism += f", noise multiplier sigma = {sigma:g}"
-        if conclusion.hidden_state is not None:
-            mechanism += f"; {conclusion.hidden_state.assumes.note}"
-        facts["Mechanism, as given"] = mechanism
-    elif conclusion.upper_bound is not None:
+    if conclusion.claim is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
-        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
+        facts["Claim"] = f"{conclusion.claim}: epsilon = {conclusion.upper_bound:g} {level}"
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),
