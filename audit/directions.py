@@ -1,10 +1,9 @@
 """Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform random direction, and every run draws new directions. Scores use the
-displacement, because the initial weights do not depend on the canaries (Errata O9 of
-experiments/one_shot/README.md). If a canary is
+Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
 not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
-bound (the method `exact_null`):
+bound (the method `exact_null`). Scores use the update, because the initial weights do not depend on the
+canaries (Errata O9 of experiments/one_shot/README.md):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
