@@ -133,6 +133,8 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     from audit.tasks.task import Sources
     from audit.training import driver
 
+    require_type("model", model, str)
+    row = task.task(model)
     data = fields.pop("data")
     sources = Sources(None if data is None else str(path("data", data)))
     # The default number of insertions depends on the model, or with `sampler` on the number of steps.
@@ -141,15 +143,13 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     if isinstance(fields.get("adversary"), Adversary):  # a custom one
         from audit import own
 
-        row = task.task(model)
         return own.make_request(own.wrap_task(row, row.data.load(sources)), fields, runs, level)
     lipschitz = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
-    dataset = task.task(model).data.load(sources)
-    return driver.make_request(setting, dataset, runs, level, rehearsals)
+    return driver.make_request(setting, row.data.load(sources), runs, level, rehearsals)
 
 
 def audit_model(

@@ -464,9 +464,9 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             f"{name} have shape {array.shape}: give a row for each example",
         )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
-    counts = [len(array) for array in canonical.values()]
+    rows, given_labels = map(len, canonical.values())
     require(
-        counts[0] == counts[1],
-        f"there are {counts[0]} features and {counts[1]} labels: give one label per example",
+        rows == given_labels,
+        f"there are {rows} features and {given_labels} labels: give one label per example",
     )
     return Dataset(**canonical, source="custom arrays", checksum=checksum_of(canonical))

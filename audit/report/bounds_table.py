@@ -196,15 +196,10 @@ def _show_mu(row: BoundRow) -> str:
 
 def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above a single run's bounds: its canaries, and the table of its estimates."""
-    title = f"one run: epsilon at {level}"
-    cosines = conclusion.one_run.cosines
-    if cosines is None:  # estimates need cosines
-        count = sum(conclusion.evidence.canaries)
-        return [title, f"{count:,} canaries, each inserted by its own coin"]
-    observed, unobserved, dimension = cosines
-    null = f"; null: the cosine's exact law in R^{dimension:,}"
-    if len(unobserved):
-        null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
+    canaries = textwrap.wrap(f"canaries: {conclusion.evidence}", _WIDTH)
+    before = [f"one run: epsilon at {level}", *canaries]
+    if not conclusion.estimates:  # they need cosines
+        return before
     records = []
     for estimate in conclusion.estimates:
         error = "-"
@@ -217,7 +212,6 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
             "floor": show_floor(estimate.noise_floor),
         }
         records.append(record)
-    before = (title, f"{len(observed):,} observed canaries{null}")
     right = ("epsilon", "error")
     return [format_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES])]
 

@@ -42,8 +42,7 @@ def make_record(folder: Path) -> dict[str, Any]:
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values that differ from the defaults of the model, by flag or name.
 
-    As on the command line, `insertions` replaces `steps` if these form whole periods. For a custom model,
-    fields whose defaults depend on the model are always included.
+    For a custom model, fields whose defaults depend on the model are always included.
     """
     known = fields()
     adversary = setting.adversary.name
@@ -51,15 +50,11 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     row = task.find_task(setting.model)
     if row is not None:  # some defaults depend on the model
         defaults |= {name: value for name, value in row.usual().items() if value is not None}
-    # `make_command` always states the model and the adversary, and `steps` has no default.
-    defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
-    values = flat(setting)
-    insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
-    if not remainder:
-        del values["steps"]
-        values["insertions"] = insertions
+    # `make_command` always states the model and the adversary.
+    steps = defaults["insertions"] * setting.schedule.periodicity
+    defaults |= {"model": setting.model, "adversary": adversary, "steps": steps}
     differences = {}
-    for name, value in sorted(values.items()):
+    for name, value in sorted(flat(setting).items()):
         if value != defaults.get(name):
             flag = known[name].flag if name in known else name
             differences[flag] = value
