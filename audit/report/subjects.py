@@ -49,24 +49,8 @@ class Subject(NamedTuple):
 
 _UNKNOWN_THREAT = (
     "The scores were given: neither the training nor the adversary is known here. The bounds are valid for "
-    "the training that produced the scores, if its runs are independent and scores were computed without "
-    "knowing whether the canary was inserted."
-)
-_UNKNOWN_DIRECTIONS = (
-    "The cosines were given: neither the training nor the source of the directions is known here. The bound "
-    "is valid for the training that produced them, with all its canaries, if directions were uniform in the "
-    "given dimension, drawn afresh for every run, and unknown to the training except for the insertions, and "
-    "no run was left out because of its scores. We checked those that cosines can reveal."
-)
-_UNKNOWN_DRAWS = (
-    "The scores were given: neither the training nor the source of the canaries is known here. The bound is "
-    "valid for the training that produced them, with all its canaries, if every run drew canaries and fresh "
-    "ones independently from one generator, without later selection, one function scored both, and no run "
-    "was left out because of its scores."
-)
-_UNKNOWN_RUN = (
-    "The cosines were given: neither the training nor the source of the canaries is known here. The bounds "
-    "are valid for the training that produced them, if it meets their assumptions."
+    "the training that produced the scores, with all its canaries, if their assumptions hold, no run was "
+    "left out because of its scores, and scores were computed without knowing which canaries were inserted."
 )
 _NOT_STORED = "not kept"
 
@@ -88,14 +72,6 @@ def describe_score_files(
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with facts for a report and the title `name`."""
-    # The threat model is unknown, so the report states when the bounds are valid instead.
-    threat = _UNKNOWN_THREAT
-    if conclusion.is_one_run:
-        threat = _UNKNOWN_RUN
-    elif conclusion.law_is_known:
-        threat = _UNKNOWN_DIRECTIONS
-        if conclusion.fresh.draws:  # the scores are ranks
-            threat = _UNKNOWN_DRAWS
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.claim is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
@@ -106,7 +82,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Subject(name, facts, {"given": threat}, conclusion, provenance)
+    return Subject(name, facts, {"given": _UNKNOWN_THREAT}, conclusion, provenance)
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
