@@ -55,13 +55,6 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
     return f"{float(rounded):.{digits}g}"
 
 
-def finite(value: float | None) -> float | None:
-    """Returns a finite number unchanged, and None for None, infinity and NaN; JSON has no infinity or NaN."""
-    if value is None or not math.isfinite(value):
-        return None
-    return value
-
-
 def write_json(content: Any, indent: int | None = None) -> str:
     """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 

@@ -166,15 +166,15 @@ def _show(result: Result) -> None:
     if FLAGS.write_card is not None:
         contents["write_card"] = f"{write_json(card(result), indent=2)}\n".encode()
     for flag, content in contents.items():
-        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
+        place = Path(str(FLAGS[flag].value))
+        files.write_whole(place, content, f"name another file with --{flag}")
+        print(f"{flag}: {place}", file=sys.stderr)
     if FLAGS.json:
         print(results.result_json(result.conclusion))
         for remark in bounds_table.remarks(result.conclusion):
             print(remark, file=sys.stderr)
     else:
         print(result)
-    for flag in contents:
-        print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
     sys.stdout.flush()
 
 

@@ -271,7 +271,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
+def numbers(flag: str, least: float = 0.0, most: float = math.inf) -> list[float]:
     """Returns the numbers in a list flag; [] if the flag is not given.
 
     Raises InputError if the list is empty, or an item is not a number from `least` to `most`.
@@ -279,13 +279,13 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
     items = flags.FLAGS[flag].value
     if items is None:
         return []
-    limits = f" from {least:g} to {most:g}" if least > -math.inf else ""
+    fix = f"give numbers from {least:g} to {most:g}, comma-separated"
     given = []
     for item in items or [""]:  # an empty text is not a number
         try:
             value = float(item)
         except ValueError:
             value = math.nan  # fails the next check
-        require(least <= value <= most, f"--{flag}={item}: give numbers{limits}, comma-separated")
+        require(least <= value <= most, f"--{flag}={item}: {fix}")
         given.append(value)
     return given

@@ -16,7 +16,7 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
 from audit.report.table import at_least, at_most, format_table
-from audit.written import Level, at_least_digits, finite
+from audit.written import Level, at_least_digits
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for the word of a note
@@ -73,7 +73,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
             BoundRow(
                 name=upper.name,
                 epsilon=upper.epsilon,
-                mu=finite(upper.mu),
+                mu=upper.mu,
                 assumes=upper.assumes,
                 sign="≤",
                 upper=upper,

@@ -11,7 +11,7 @@ from audit.settings.make import fields
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, finite, show_level
+from audit.written import Level, show_level
 
 
 def make_record(folder: Path) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def make_record(folder: Path) -> dict[str, Any]:
         "audited_runs": last.runs,
         "delta": last.delta,
         "confidence": last.confidence,
-        "epsilon": finite(last.epsilon),  # None for infinity
+        "epsilon": last.epsilon,
         "upper_bound": last.upper_bound,
         "time": newest_scores(folder) / 1e9,
     }

@@ -72,7 +72,7 @@ def describe_score_files(
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with facts for a report and the title `name`."""
-    facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
+    facts = {"Runs": _describe_runs(conclusion)}
     if conclusion.claim is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
         facts["Claim"] = f"{conclusion.claim}: epsilon = {conclusion.upper_bound:g} {level}"
