@@ -15,7 +15,7 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import require
+from audit.errors import require, shown
 from audit.evidence.given import hash_evidence
 from audit.report.listing import make_command
 from audit.settings import make
@@ -75,7 +75,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     facts = {"Runs": _describe_runs(conclusion)}
     if conclusion.claim is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
-        facts["Claim"] = f"{conclusion.claim}: epsilon = {conclusion.upper_bound:g} {level}"
+        facts["Claim"] = f"{shown(conclusion.claim)}: epsilon = {conclusion.upper_bound:g} {level}"
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),
