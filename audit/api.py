@@ -293,6 +293,7 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
 
 def _audit_one(
     make_request: "Callable[..., Request]",
+    /,
     *,
     runs: int,
     out: str | Path,
