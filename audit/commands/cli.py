@@ -35,7 +35,7 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
 }
 # run.sh sets this environment variable to check the flags before an installation.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
-_HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
+_HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
 
 

@@ -129,7 +129,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
     out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
-    axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
+    if len(scores_out):  # a single run may have none
+        axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
     for row in list_rows(conclusion):
